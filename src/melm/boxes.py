@@ -1,0 +1,81 @@
+"""Boxes are (N, 4) arrays of pixel corners (x1, y1, x2, y2): x2 and y2 are where the box ends, so its width is x2 - x1."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Boxes = NDArray[np.floating]
+
+
+def area(boxes: Boxes) -> NDArray[np.floating]:
+    """(N,) areas; a box that is inside out has none."""
+    return np.clip(boxes[:, 2] - boxes[:, 0], 0, None) * np.clip(boxes[:, 3] - boxes[:, 1], 0, None)
+
+
+def iou(a: Boxes, b: Boxes) -> NDArray[np.float64]:
+    """(N, M) intersection over union; 0 where both boxes are empty."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    width = np.minimum(a[:, None, 2], b[None, :, 2]) - np.maximum(a[:, None, 0], b[None, :, 0])
+    height = np.minimum(a[:, None, 3], b[None, :, 3]) - np.maximum(a[:, None, 1], b[None, :, 1])
+    inter = np.clip(width, 0, None) * np.clip(height, 0, None)  # (N, M)
+    union = area(a)[:, None] + area(b)[None, :] - inter
+    return np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
+
+
+def clip(boxes: Boxes, width: float, height: float) -> Boxes:
+    """The part of each box that lies in an image of this size."""
+    limit = np.array([width, height, width, height], dtype=boxes.dtype)
+    return np.clip(boxes, 0, limit)
+
+
+def rotate_exif(boxes: Boxes, orientation: int, width: float, height: float) -> Boxes:
+    """Boxes drawn on the stored pixels (`width` x `height`), moved to the picture as EXIF `orientation` shows it."""
+    x1, y1, x2, y2 = boxes.T
+    moved = {
+        1: (x1, y1, x2, y2),
+        2: (width - x2, y1, width - x1, y2),
+        3: (width - x2, height - y2, width - x1, height - y1),
+        4: (x1, height - y2, x2, height - y1),
+        5: (y1, x1, y2, x2),
+        6: (height - y2, x1, height - y1, x2),
+        7: (height - y2, width - x2, height - y1, width - x1),
+        8: (y1, width - x2, y2, width - x1),
+    }[orientation]
+    return np.stack(moved, axis=1)
+
+
+@numba.njit(cache=True)
+def _suppress(boxes, order, threshold):  # type: ignore[no-untyped-def]
+    """Greedy suppression of `boxes` taken in `order`: True where a box is kept."""
+    kept = np.zeros(len(boxes), np.bool_)
+    gone = np.zeros(len(boxes), np.bool_)
+    for a in range(len(order)):
+        i = order[a]
+        if gone[i]:
+            continue
+        kept[i] = True
+        area_i = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
+        for b in range(a + 1, len(order)):
+            j = order[b]
+            if gone[j]:
+                continue
+            width = min(boxes[i, 2], boxes[j, 2]) - max(boxes[i, 0], boxes[j, 0])
+            height = min(boxes[i, 3], boxes[j, 3]) - max(boxes[i, 1], boxes[j, 1])
+            if width > 0 and height > 0:
+                inter = width * height
+                area_j = (boxes[j, 2] - boxes[j, 0]) * (boxes[j, 3] - boxes[j, 1])
+                gone[j] = inter > threshold * (area_i + area_j - inter)
+    return kept
+
+
+def ranked(boxes: Boxes, scores: NDArray[np.floating]) -> NDArray[np.intp]:
+    """Indices from the best score to the worst; equal scores by coordinates, so that the order of the input does not matter."""
+    return np.lexsort((boxes[:, 3], boxes[:, 2], boxes[:, 1], boxes[:, 0], -scores))
+
+
+def nms(boxes: Boxes, scores: NDArray[np.floating], threshold: float) -> NDArray[np.intp]:
+    """Non-maximum suppression: indices of the boxes that no better kept one overlaps by more than `threshold`, best first."""
+    order = ranked(boxes, scores)
+    return order[_suppress(boxes.astype(np.float64), order, threshold)[order]]

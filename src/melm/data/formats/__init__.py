@@ -1,0 +1,91 @@
+"""One module per format. Each has `looks_like(path)` and `read(source, boxes)`; `read` here finds the right one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+from melm.data.formats import coco, folders, ilsvrc, labelimg, table, voc, yolo
+from melm.data.formats.listing import Entry, Listing, Object, Source
+from melm.data.records import DataError, Problem
+from melm.errors import did_you_mean, one_of
+
+# From the most particular to the least: the first that fits is taken.
+FORMATS: dict[str, ModuleType] = {
+    "voc": voc,
+    "ilsvrc": ilsvrc,
+    "yolo": yolo,
+    "coco": coco,
+    "csv": table,
+    "labelimg": labelimg,
+    "folders": folders,
+}
+
+__all__ = ["FORMATS", "Entry", "Listing", "Object", "Source", "find_format", "read"]
+
+
+def find_format(source: Source) -> str:
+    """The name of the format: the one that was forced, or the first that fits what is at the path."""
+    if not source.path.exists():
+        raise DataError(f"{source.path}: there is no such file or folder")
+    if source.format is not None:
+        return one_of("format", source.format, FORMATS)
+    for name, module in FORMATS.items():
+        if module.looks_like(source.path):
+            return name
+    raise DataError(
+        f"{source.path}: no data set that melm knows. It may be a folder per class (data/cat/1.jpg), a CSV with columns file and tags, "
+        "PASCAL VOC, COCO JSON, YOLO (data.yaml), images with labelImg's XML files beside them, or ILSVRC 2013 detection"
+    )
+
+
+def read(source: Source, boxes: bool) -> Listing:
+    """A data set's listing. Coordinates are not even parsed unless `boxes` are asked for."""
+    source = replace(source, path=Path(source.path))
+    listing: Listing = FORMATS[find_format(source)].read(source, boxes)
+    _drop_second_of_one_id(listing)
+    if source.background is not None:
+        _leave_out_background(listing, source.background)
+    if source.classes is not None:
+        _keep_classes(listing, source.classes)
+    return listing
+
+
+def _drop_second_of_one_id(listing: Listing) -> None:
+    first: dict[str, Entry] = {}
+    for entry in listing.entries:
+        if entry.id in first:
+            message = f"left out: {first[entry.id].path} has the same id {entry.id!r} (the path without its ending); rename one"
+            listing.problems.append(Problem("error", "two images with one id", str(entry.path), message))
+        else:
+            first[entry.id] = entry
+    listing.entries = list(first.values())
+
+
+def _leave_out_background(listing: Listing, name: str) -> None:
+    """The images of this class are known to show none of the others: they keep no tag."""
+    if name not in listing.classes:
+        raise DataError(f"--background {name}: there is no such class.{did_you_mean(name, listing.classes)}")
+    _restrict(listing, tuple(c for c in listing.classes if c != name))
+
+
+def _keep_classes(listing: Listing, names: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in listing.classes:
+            raise DataError(f"--classes: there is no class {name!r} in the data.{did_you_mean(name, listing.classes)}")
+    _restrict(listing, names)
+
+
+def _restrict(listing: Listing, names: tuple[str, ...]) -> None:
+    kept = set(names)
+    listing.classes = names
+    listing.entries = [
+        replace(
+            entry,
+            tags=tuple(t for t in entry.tags if t in kept),
+            unknown=tuple(t for t in entry.unknown if t in kept),
+            objects=tuple(o for o in entry.objects if o.name in kept),
+        )
+        for entry in listing.entries
+    ]

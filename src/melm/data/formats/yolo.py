@@ -1,0 +1,141 @@
+"""YOLO: a data.yaml that names the classes and the image folders, and a text file of boxes per image under labels/."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from melm.data.formats.listing import Entry, Listing, Object, Source, choose_split, image_id, inside, read_text, tags_of, walk_images
+from melm.data.records import DataError, Problem
+
+SPLITS = ("train", "val", "test")
+
+
+def looks_like(path: Path) -> bool:
+    return path.suffix.lower() in (".yaml", ".yml") and path.is_file() or path.is_dir() and len(_yamls(path)) == 1
+
+
+def read(source: Source, boxes: bool) -> Listing:
+    path = source.path if source.path.is_file() else _only_yaml(source.path)
+    config = _load(path)
+    names = _names(config, path)
+    splits = tuple(split for split in SPLITS if config.get(split))
+    split = choose_split(source, splits, path)
+    root = _root(config, path)
+    listing = Listing(root, tuple(names.values()), [], split, splits)
+    for image in _images(config[split], root, path, listing.problems):
+        label = _label_path(image, root)
+        try:
+            objects = _objects(label, names, boxes) if label.is_file() else ()  # no file: nothing is there, as YOLO has it
+        except DataError as error:
+            listing.problems.append(Problem("error", "broken annotation", str(label), str(error)))
+            continue
+        tags, unknown = tags_of(objects)
+        listing.entries.append(Entry(image_id(root, image), image, tags, unknown, objects if boxes else (), normalised=True))
+    return listing
+
+
+def _yamls(folder: Path) -> list[Path]:
+    return [p for p in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if "names" in p.read_text("utf-8", "replace")]
+
+
+def _only_yaml(folder: Path) -> Path:
+    found = _yamls(folder)
+    if len(found) != 1:
+        raise DataError(f"{folder}: {len(found)} YAML files with `names` in it; name the one to read")
+    return found[0]
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise DataError(f"{path}: not readable as YAML ({error})") from None
+    if not isinstance(config, dict) or "names" not in config:
+        raise DataError(f"{path}: not a YOLO data file: `names` is missing")
+    return config
+
+
+def _names(config: dict[str, Any], path: Path) -> dict[int, str]:
+    names = config["names"]
+    pairs = dict(enumerate(names)) if isinstance(names, list) else names
+    if not isinstance(pairs, dict) or not all(isinstance(k, int) for k in pairs):
+        raise DataError(f"{path}: `names` is neither a list nor numbers with names")
+    result = {k: str(pairs[k]).strip() for k in sorted(pairs)}
+    if len(set(result.values())) < len(result):
+        raise DataError(f"{path}: two classes have the same name")
+    if "nc" in config and config["nc"] != len(result):
+        raise DataError(f"{path}: nc is {config['nc']}, but {len(result)} names are given")
+    return result
+
+
+def _root(config: dict[str, Any], path: Path) -> Path:
+    """`path:` of the file where that exists, else the file's own folder."""
+    here = path.absolute().parent
+    named = here / str(config.get("path") or ".")
+    return Path(inside(Path(named.anchor), str(named))) if named.is_dir() else here
+
+
+def _images(listed: Any, root: Path, path: Path, problems: list[Problem]) -> list[Path]:
+    """A split is a folder, a text file of images, or a list of these."""
+    found: list[Path] = []
+    for name in listed if isinstance(listed, list) else [listed]:
+        place = _place(str(name), root, path)
+        if place.is_dir():
+            found += walk_images(place, problems)
+        else:
+            for line in filter(None, map(str.strip, read_text(place).splitlines())):
+                try:
+                    found.append(inside(root, line))
+                except DataError as error:
+                    problems.append(Problem("error", "path outside the data", str(place), str(error)))
+    return found
+
+
+def _place(name: str, root: Path, path: Path) -> Path:
+    tries = [root / name, root / name.removeprefix("../")]  # Roboflow writes ../train/images for train/images
+    for place in tries:
+        if place.exists():
+            return inside(root, str(place))
+    raise DataError(f"{path}: {name} is neither a folder nor a file under {root}")
+
+
+def _label_path(image: Path, root: Path) -> Path:
+    """images/a/1.jpg -> labels/a/1.txt, at the last folder called images; else beside the image."""
+    parts = list(image.parts)
+    for i in range(len(parts) - 2, len(root.parts) - 1, -1):
+        if parts[i] == "images":
+            parts[i] = "labels"
+            break
+    return Path(*parts).with_suffix(".txt")
+
+
+def _objects(label: Path, names: dict[int, str], boxes: bool) -> tuple[Object, ...]:
+    objects = []
+    for number, line in enumerate(read_text(label).splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            index, values = int(float(words[0])), [float(word) for word in words[1:]]
+        except ValueError:
+            raise DataError(f"line {number}: {line.strip()!r} is not a class number followed by numbers") from None
+        if index not in names:
+            raise DataError(f"line {number}: class {index}, but data.yaml names {min(names)} to {max(names)}")
+        objects.append(Object(names[index], _box(values, number) if boxes else None))
+    return tuple(objects)
+
+
+def _box(values: list[float], number: int) -> tuple[float, float, float, float]:
+    """Corners in shares of the image, from centre and size (and perhaps a confidence) or from a polygon."""
+    if not all(map(math.isfinite, values)):
+        raise DataError(f"line {number}: a coordinate is not a finite number")
+    if len(values) in (4, 5):
+        x, y, width, height = values[:4]
+        return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    if len(values) >= 6 and len(values) % 2 == 0:
+        return min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
+    raise DataError(f"line {number}: {len(values)} numbers after the class; 4 (x y width height) or a polygon were expected")

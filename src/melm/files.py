@@ -1,0 +1,34 @@
+"""Files that are whole or not there: written beside their place and renamed into it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+STALE = 24 * 3600  # seconds after which what a killed writer left may go
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """All of `data` or nothing, also when several processes write and when one is killed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with beside.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what killed writers left in a folder, once it is old enough to belong to nobody."""
+    for left in folder.glob(".*.tmp"):
+        try:
+            if time.time() - left.stat().st_mtime > STALE:
+                left.unlink()
+        except FileNotFoundError:
+            continue  # another process was quicker

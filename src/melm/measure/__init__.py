@@ -1,0 +1,1 @@
+"""How good it is: exact measures against boxes that learning never saw."""

@@ -1,0 +1,82 @@
+"""The proposals of one image: a method's boxes, cleaned, with their prior."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from melm import boxes as box
+from melm.proposals.edge_boxes import edge_boxes
+from melm.proposals.record import Proposals, ProposalSettings
+from melm.proposals.selective_search import selective_search
+from melm.proposals.straddling import straddling
+
+ALIKE = 0.8  # overlap above which a box is ranked behind its better twin
+
+
+def compute_proposals(image: NDArray[np.uint8], settings: ProposalSettings, given: NDArray[np.floating] | None = None) -> Proposals:
+    """The proposals of an upright RGB image (H, W, 3); `given` are the boxes (N, 4) of a ready-made file."""
+    height, width = image.shape[:2]
+    shrink = min(1.0, settings.max_side / max(height, width))
+    small = image
+    if shrink < 1:
+        small = cv2.resize(image, (max(1, round(width * shrink)), max(1, round(height * shrink))), interpolation=cv2.INTER_AREA)
+    to_image = np.array([width / small.shape[1], height / small.shape[0]] * 2)  # (4,) from the small image's pixels
+    boxes, scores = _found(small, settings, given, to_image)
+    boxes, scores = _clean(boxes, scores, settings, width, height)
+    prior = _prior(small, boxes / to_image, scores, settings)
+    order = np.arange(len(boxes))  # edge boxes and files come in an order of their own
+    if settings.method.startswith("selective-search"):
+        order = _spread(boxes, prior if settings.prior == "straddling" else straddling(small, boxes / to_image))
+    order = order[: settings.max_boxes - settings.whole_image]
+    boxes, prior = boxes[order], prior[order]
+    if settings.whole_image:
+        whole = np.array([[0, 0, width, height]], dtype=np.float64)
+        boxes = np.concatenate([boxes, whole])
+        prior = np.concatenate([prior, _prior(small, whole / to_image, np.zeros(1), settings)])
+    return Proposals(boxes.astype(np.float32), prior.astype(np.float32), width, height)
+
+
+def _found(
+    small: NDArray[np.uint8], settings: ProposalSettings, given: NDArray[np.floating] | None, to_image: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The method's boxes in the pixels of the whole image, and its own scores (zeros where it has none)."""
+    if settings.method == "file":
+        if given is None:
+            raise ValueError("method `file` needs the boxes that the file gives for the image")
+        return given.astype(np.float64), np.zeros(len(given))
+    if settings.method == "edge-boxes":
+        boxes, scores = edge_boxes(small, settings.max_boxes)
+        return boxes * to_image, scores
+    boxes = selective_search(small, quality=settings.method == "selective-search-quality")
+    return boxes * to_image, np.zeros(len(boxes))
+
+
+def _clean(
+    boxes: NDArray[np.float64], scores: NDArray[np.float64], settings: ProposalSettings, width: int, height: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Boxes in the image, with sides long enough, each once; the whole image is added later and so left out here."""
+    boxes = box.clip(boxes, width, height)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    good = (sides >= settings.min_side).all(axis=1) & (sides > 0).all(axis=1)
+    if settings.whole_image:
+        good &= ~(boxes == [0, 0, width, height]).all(axis=1)
+    boxes, scores = boxes[good], scores[good]
+    first = np.sort(np.unique(boxes.astype(np.float32), axis=0, return_index=True)[1])
+    return boxes[first], scores[first]
+
+
+def _prior(
+    small: NDArray[np.uint8], boxes: NDArray[np.float64], scores: NDArray[np.float64], settings: ProposalSettings
+) -> NDArray[np.float32]:
+    if settings.prior == "straddling":
+        return straddling(small, boxes)
+    return (scores if settings.prior == "edge-boxes" else np.zeros(len(boxes))).astype(np.float32)
+
+
+def _spread(boxes: NDArray[np.float64], scores: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Best first, near twins behind all others: the first boxes of the list then cover the image."""
+    order = box.ranked(boxes, scores)
+    ahead = np.isin(order, box.nms(boxes, scores, ALIKE))
+    return np.concatenate([order[ahead], order[~ahead]])

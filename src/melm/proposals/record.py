@@ -1,0 +1,62 @@
+"""Where an object could be: boxes with a class-agnostic prior, and the settings that made them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melm.errors import UsageError, one_of
+
+METHODS = ("selective-search", "selective-search-quality", "edge-boxes", "file")
+PRIORS = ("straddling", "edge-boxes", "none")
+FILE_BOXES = ("xyxy", "xyxy0", "xyxy1", "yxyx1")
+VERSION = 1  # raise it when the same settings would give other boxes
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """The proposals of one image, best first, the whole image last."""
+
+    boxes: NDArray[np.float32]  # (N, 4) xyxy, pixels of the upright image
+    prior: NDArray[np.float32]  # (N,) evidence for an object, from the image alone
+    width: int
+    height: int
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalSettings:
+    """Everything that decides which boxes an image gets; two equal settings share their entry in the store."""
+
+    method: str = "selective-search"
+    max_boxes: int = 2000  # the whole image counts
+    min_side: float = 20.0  # pixels of the image as it is
+    max_side: int = 512  # larger images are searched at this size
+    whole_image: bool = True
+    prior: str = "straddling"
+    file_digest: str | None = None  # method `file`: which file
+    file_boxes: str | None = None  # and how it counts pixels
+
+    def __post_init__(self) -> None:
+        one_of("proposal method", self.method, METHODS)
+        one_of("prior", self.prior, PRIORS)
+        if self.prior == "edge-boxes" and self.method != "edge-boxes":
+            raise UsageError(f"the prior edge-boxes exists only for the boxes of that method, not for {self.method}; use straddling")
+        if self.max_boxes < 1:
+            raise UsageError(f"max_boxes is {self.max_boxes}; at least 1 was expected")
+        if self.min_side < 0 or self.max_side < 32:
+            raise UsageError(f"min_side {self.min_side} and max_side {self.max_side}: at least 0 and at least 32 were expected")
+
+    def as_dict(self) -> dict[str, object]:
+        return {"version": VERSION, **asdict(self)}
+
+    def folder_name(self) -> str:
+        """A name a person can read, and a digest that only these settings have."""
+        digest = hashlib.blake2b(json.dumps(self.as_dict(), sort_keys=True).encode(), digest_size=6).hexdigest()
+        return f"{self.method}-{digest}"

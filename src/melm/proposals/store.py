@@ -1,0 +1,98 @@
+"""The store of proposals: one small file per image, named by the image's content, in a folder per settings.
+
+Files are written beside their place and renamed into it, so a reader never sees half of one, whoever writes at the same time and
+whenever the writer is killed. Nothing in them is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from melm.errors import MelmError
+from melm.files import remove_leftovers, write_whole
+from melm.proposals.record import Proposals, ProposalSettings
+
+
+def cache_folder() -> Path:
+    """`MELM_CACHE`, else melm's folder in the user's cache."""
+    if named := os.environ.get("MELM_CACHE"):
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "melm"
+
+
+class ProposalStore:
+    """Proposals on disk, for one choice of settings."""
+
+    def __init__(self, settings: ProposalSettings, cache: Path | None = None) -> None:
+        self.settings = settings
+        self.folder = (cache or cache_folder()) / "proposals" / settings.folder_name()
+
+    def prepare(self) -> None:
+        """Makes the folder and clears what killed writers left in it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / "settings.json", json.dumps(self.settings.as_dict(), indent=1).encode())
+        except OSError as error:
+            raise MelmError(f"{self.folder}: cannot be written ({error.strerror}). Name another place with MELM_CACHE") from None
+        for folder in self.folder.iterdir():
+            if folder.is_dir():
+                remove_leftovers(folder)
+
+    def path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key[2:]}.npz"
+
+    def has(self, key: str) -> bool:
+        return self.path(key).is_file()
+
+    def get(self, key: str) -> Proposals | None:
+        """The proposals of the image with this content, or None. A damaged file counts as none, and is made again."""
+        try:
+            with np.load(self.path(key), allow_pickle=False) as arrays:
+                width, height = arrays["size"]
+                return Proposals(arrays["boxes"], arrays["prior"], int(width), int(height))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def put(self, key: str, proposals: Proposals) -> None:
+        path = self.path(key)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, _packed(proposals))
+        except OSError as error:
+            raise MelmError(f"{path}: cannot be written ({error.strerror}). What was finished is kept: make room and run again") from None
+
+    def note_seconds(self, seconds: float) -> None:
+        """Remembers how long an image took, for tables made after the work is done. One short line, appended at once."""
+        with (self.folder / "seconds.txt").open("a") as file:
+            file.write(f"{seconds:.4f}\n")
+
+    def mean_seconds(self) -> float | None:
+        """Seconds per image and core over everything in the store, or None."""
+        try:
+            values = [float(line) for line in (self.folder / "seconds.txt").read_text().split()]
+        except (FileNotFoundError, ValueError):
+            return None
+        return sum(values) / len(values) if values else None
+
+
+def _packed(proposals: Proposals) -> bytes:
+    """An .npz file whose bytes depend on the proposals alone: numpy's own writer puts the time into it."""
+    size = np.array([proposals.width, proposals.height], np.int32)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in (("boxes", proposals.boxes), ("prior", proposals.prior), ("size", size)):
+            content = io.BytesIO()
+            np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, content.getvalue())
+    return buffer.getvalue()

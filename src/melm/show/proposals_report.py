@@ -1,0 +1,84 @@
+"""The words of `melm proposals`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from melm.data.formats.listing import Source
+from melm.data.records import Problem
+from melm.measure.recall import proposal_recall
+from melm.measure.truth import read_truth
+from melm.proposals import Done, ProposalStore
+from melm.show.curves import plot_recall
+from melm.show.tables import table
+
+
+def summary(done: Sequence[Done], store: ProposalStore, problems: Sequence[Problem]) -> dict[str, Any]:
+    """What was done, as figures and as text."""
+    failed = [d for d in done if d.error]
+    counts = [d.boxes for d in done if not d.error]
+    computed = [d.seconds for d in done if d.seconds is not None]
+    seconds = float(np.mean(computed)) if computed else store.mean_seconds()
+    result: dict[str, Any] = {
+        "images": len(done),
+        "computed": len(computed),
+        "already_there": len(done) - len(computed) - len(failed),
+        "failed": {d.id: d.error for d in failed},
+        "boxes_per_image": float(np.mean(counts)) if counts else None,
+        "seconds_per_image_and_core": seconds,
+        "settings": store.settings.as_dict(),
+        "store": str(store.folder),
+    }
+    lines = [f"{p.severity}: {p.kind}: {p.file}: {p.message.removeprefix(f'{p.file}: ')}" for p in problems if p.severity != "note"]
+    lines += [f"error: {d.error}" for d in failed]
+    lines.append(f"{len(done):,} images: {len(computed):,} computed, {result['already_there']:,} already there, {len(failed):,} failed")
+    if counts:
+        lines.append(f"{np.mean(counts):,.0f} boxes per image ({min(counts):,} to {max(counts):,})")
+    if computed:
+        lines.append(f"{seconds:.2f} s per image and core")
+    lines.append(f"kept in {store.folder}")
+    return result | {"text": "\n".join(lines)}
+
+
+def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, plot: Path) -> dict[str, Any]:
+    """Recall against the data's boxes: a table, figures, and a curve in `plot`."""
+    keys = {d.id: d.key for d in done if d.key}
+
+    def boxes_of(id: str) -> Any:
+        proposals = store.get(keys[id]) if id in keys else None
+        return None if proposals is None else proposals.boxes
+
+    recall = proposal_recall(read_truth(source), boxes_of)
+    seconds = store.mean_seconds()
+    rows = recall.rows()
+    cells = [[r["class"], f"{r['objects']:,}", f"{r['recall_50']:.3f}", f"{r['recall_70']:.3f}", f"{r['abo']:.3f}"] for r in rows]
+    cells.append(["all objects", f"{len(recall.best):,}", f"{recall.at(0.5):.3f}", f"{recall.at(0.7):.3f}", f"{recall.best.mean():.3f}"])
+    if len(recall.best_difficult):
+        both = np.concatenate([recall.best, recall.best_difficult])
+        with_difficult = [f"{recall.at_with_difficult(t):.3f}" for t in (0.5, 0.7)]
+        cells.append(["and difficult ones", f"{len(both):,}", *with_difficult, f"{both.mean():.3f}"])
+    plot_recall(recall, f"{store.settings.method}: {recall.images:,} images, {recall.boxes_per_image:,.0f} boxes each", plot)
+    figures = {
+        "images": recall.images,
+        "objects": len(recall.best),
+        "recall_50": recall.at(0.5),
+        "recall_70": recall.at(0.7),
+        "recall_50_with_difficult": recall.at_with_difficult(0.5),
+        "recall_70_with_difficult": recall.at_with_difficult(0.7),
+        "mabo": recall.mabo(),
+        "boxes_per_image": recall.boxes_per_image,
+        "seconds_per_image_and_core": seconds,
+        "classes": rows,
+        "curve": {str(t): recall.curve(t) for t in (0.5, 0.7)},
+        "plot": str(plot),
+    }
+    lines = [table(["class", "objects", "IoU 0.5", "IoU 0.7", "best overlap"], cells), ""]
+    lines.append(f"mean average best overlap {recall.mabo():.3f}, {recall.boxes_per_image:,.0f} boxes per image")
+    if seconds is not None:
+        lines.append(f"{seconds:.2f} s per image and core")
+    lines.append(f"recall against the number of boxes: {plot}")
+    return {"recall": figures, "text": "\n".join(lines)}

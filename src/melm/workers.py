@@ -1,0 +1,67 @@
+"""The same work for many items on all cores: results as they come, no orphans, and words for a worker that died."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import TypeVar
+
+from melm.errors import MelmError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Result]]:
+    """Each item with its result, in the order of completion. One worker means this process."""
+    if workers <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    waiting = iter(items)
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start_worker)
+    running: dict[Future[Result], Item] = {}
+    finished = False
+    try:
+        while True:
+            for item in islice(waiting, 4 * workers - len(running)):  # a short queue: memory does not grow with the items
+                running[pool.submit(work, item)] = item
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                result = future.result()
+                yield running.pop(future), result
+        finished = True
+    except BrokenProcessPool:
+        in_hand = "\n  ".join(str(item) for item in list(running.values())[: 2 * workers])
+        raise MelmError(
+            f"a worker process died (killed, or out of memory?) while one of these was in hand:\n  {in_hand}\n"
+            "What was finished is kept: run the same command again, with fewer --workers if memory was short."
+        ) from None
+    finally:
+        pool.shutdown(wait=finished, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """A parent that was killed cannot end its workers: they end themselves."""
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
