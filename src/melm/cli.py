@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ import melm
 from melm.data.formats import FORMATS
 from melm.data.formats.listing import Source
 from melm.errors import MelmError, UsageError, did_you_mean, one_of
+from melm.proposals.record import FILE_BOXES, METHODS
 from melm.workers import available_cores
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -126,27 +126,30 @@ def check(workers: int, show_all: bool, as_json: bool, **options: Any) -> int:
 
 @cli.command()
 @data_options
-@click.option("--method", default="selective-search", show_default=True, help="selective-search, selective-search-quality, edge-boxes, or file.")
-@click.option("--file", type=click.Path(path_type=Path), help="Ready-made boxes to import: .mat (Fast R-CNN), .npz or .pkl.")
-@click.option("--file-boxes", metavar="ORDER", help="How FILE writes boxes: xyxy by edges, xyxy0, xyxy1 or yxyx1 by pixels counted from 0 or 1.")
+@click.option(
+    "--method",
+    type=Name("proposal method", METHODS),
+    show_default="selective-search, or file where --file is given",
+    help="How boxes are found.",
+)
+@click.option("--file", type=click.Path(path_type=Path), help="Boxes somebody made, to import: .mat (Fast R-CNN), .npz or .pkl.")
+@click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes: xyxy by edges, xyxy0, xyxy1 or yxyx1 by pixels counted from 0 or 1.")
 @click.option("--max-boxes", type=int, default=2000, show_default=True, help="Most boxes per image, the whole image included.")
 @click.option("--min-side", type=float, default=20, show_default=True, help="Shortest side of a box in pixels.")
 @click.option("--max-side", type=int, default=512, show_default=True, help="Larger images are searched at this size.")
 @click.option("--whole-image/--no-whole-image", default=True, show_default=True, help="Add the whole image as one more proposal.")
-@click.option("--prior", default="straddling", show_default=True, help="Evidence kept with each box: straddling, edge-boxes or none.")
 @click.option("--recall", is_flag=True, help="Measure against the data's boxes.")
 @click.option("--plot", type=click.Path(path_type=Path), default="proposals-recall.png", show_default=True, help="Where --recall draws its curve.")
 @workers_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def proposals(
-    method: str,
+    method: str | None,
     file: Path | None,
     file_boxes: str | None,
     max_boxes: int,
     min_side: float,
     max_side: int,
     whole_image: bool,
-    prior: str,
     recall: bool,
     plot: Path,
     workers: int,
@@ -168,11 +171,10 @@ def proposals(
     from melm.progress import Steps
     from melm.proposals import ProposalSettings, ProposalStore, ReadyMade, make_proposals, settings_for_file
 
-    if (method == "file") != (file is not None) and method != "selective-search":
-        raise UsageError("--method file needs --file, and other methods take none")
-    if method == "file" and file is None:
-        raise UsageError("--method file needs --file")
-    settings = ProposalSettings("selective-search" if file else method, max_boxes, min_side, max_side, whole_image, prior)
+    method = method or ("file" if file else "selective-search")
+    settings = ProposalSettings(method, max_boxes, min_side, max_side, whole_image)
+    if (method == "file") != (file is not None):
+        raise UsageError(f"--method {method} {'needs' if file is None else 'takes no'} --file")
     ready_made = ReadyMade(file, file_boxes) if file else None
     if ready_made:
         settings = settings_for_file(settings, ready_made)
@@ -184,9 +186,10 @@ def proposals(
     from melm.show.proposals_report import recall_report, summary
 
     result = summary(done, store, images.problems)
-    if recall:
-        result |= recall_report(source, done, store, plot)
     text = result.pop("text")
+    if recall:
+        result["recall"] = recall_report(source, done, store, plot)
+        text += "\n\n" + result["recall"].pop("text")
     print(json.dumps(result, indent=1, ensure_ascii=False) if as_json else text)
     return 1 if result["failed"] or not done else 0
 

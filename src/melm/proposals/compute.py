@@ -16,26 +16,25 @@ ALIKE = 0.8  # overlap above which a box is ranked behind its better twin
 
 
 def compute_proposals(image: NDArray[np.uint8], settings: ProposalSettings, given: NDArray[np.floating] | None = None) -> Proposals:
-    """The proposals of an upright RGB image (H, W, 3); `given` are the boxes (N, 4) of a ready-made file."""
+    """The proposals of an upright RGB image (H, W, 3); `given` are the boxes and scores (N, 5) of a ready-made file."""
     height, width = image.shape[:2]
     shrink = min(1.0, settings.max_side / max(height, width))
     small = image
     if shrink < 1:
         small = cv2.resize(image, (max(1, round(width * shrink)), max(1, round(height * shrink))), interpolation=cv2.INTER_AREA)
     to_image = np.array([width / small.shape[1], height / small.shape[0]] * 2)  # (4,) from the small image's pixels
-    boxes, scores = _found(small, settings, given, to_image)
-    boxes, scores = _clean(boxes, scores, settings, width, height)
-    prior = _prior(small, boxes / to_image, scores, settings)
+    boxes, scores = _clean(*_found(small, settings, given, to_image), settings, width, height)
+    if settings.whole_image:
+        boxes = np.concatenate([boxes, [[0, 0, width, height]]])
+        scores = np.concatenate([scores, [0.0]])
+    prior = straddling(small, boxes / to_image)
     order = np.arange(len(boxes))  # edge boxes and files come in an order of their own
     if settings.method.startswith("selective-search"):
-        order = _spread(boxes, prior if settings.prior == "straddling" else straddling(small, boxes / to_image))
-    order = order[: settings.max_boxes - settings.whole_image]
-    boxes, prior = boxes[order], prior[order]
-    if settings.whole_image:
-        whole = np.array([[0, 0, width, height]], dtype=np.float64)
-        boxes = np.concatenate([boxes, whole])
-        prior = np.concatenate([prior, _prior(small, whole / to_image, np.zeros(1), settings)])
-    return Proposals(boxes.astype(np.float32), prior.astype(np.float32), width, height)
+        found = len(boxes) - settings.whole_image
+        order[:found] = _spread(boxes[:found], prior[:found])
+    if len(order) > settings.max_boxes:
+        order = np.concatenate([order[: settings.max_boxes - settings.whole_image], order[len(order) - settings.whole_image :]])
+    return Proposals(boxes[order].astype(np.float32), prior[order], scores[order].astype(np.float32), width, height)
 
 
 def _found(
@@ -45,7 +44,7 @@ def _found(
     if settings.method == "file":
         if given is None:
             raise ValueError("method `file` needs the boxes that the file gives for the image")
-        return given.astype(np.float64), np.zeros(len(given))
+        return given[:, :4].astype(np.float64), given[:, 4].astype(np.float64)
     if settings.method == "edge-boxes":
         boxes, scores = edge_boxes(small, settings.max_boxes)
         return boxes * to_image, scores
@@ -65,14 +64,6 @@ def _clean(
     boxes, scores = boxes[good], scores[good]
     first = np.sort(np.unique(boxes.astype(np.float32), axis=0, return_index=True)[1])
     return boxes[first], scores[first]
-
-
-def _prior(
-    small: NDArray[np.uint8], boxes: NDArray[np.float64], scores: NDArray[np.float64], settings: ProposalSettings
-) -> NDArray[np.float32]:
-    if settings.prior == "straddling":
-        return straddling(small, boxes)
-    return (scores if settings.prior == "edge-boxes" else np.zeros(len(boxes))).astype(np.float32)
 
 
 def _spread(boxes: NDArray[np.float64], scores: NDArray[np.float32]) -> NDArray[np.intp]:

@@ -41,7 +41,7 @@ class ReadyMade:
             raise MelmError(f"{path}: {len(self.ids)} images, but boxes for {len(self.arrays)}")
 
     def match(self, image_ids: Sequence[str]) -> list[NDArray[np.float64]]:
-        """The boxes of each image of a data set, xyxy by edges. Ids match whole, or by file name, or as numbers."""
+        """The boxes and scores (n, 5) of each image of a data set, xyxy by edges. Ids match whole, or by file name, or as numbers."""
         if self.ids is None:
             if len(self.arrays) != len(image_ids):
                 raise MelmError(
@@ -63,10 +63,11 @@ class ReadyMade:
     def _corners(self, array: Any, id: str) -> NDArray[np.float64]:
         boxes = np.asarray(array)
         if boxes.size == 0:
-            return np.zeros((0, 4))
+            return np.zeros((0, 5))
         if boxes.ndim != 2 or boxes.shape[1] not in (4, 5) or boxes.dtype.kind not in "iuf":
             raise MelmError(f"{self.path}: the boxes of image {id} have shape {boxes.shape} and type {boxes.dtype}; (n, 4) numbers were expected")
-        boxes = boxes[:, :4].astype(np.float64)  # a fifth column is a score
+        scores = boxes[:, 4:].astype(np.float64) if boxes.shape[1] == 5 else np.zeros((len(boxes), 1))
+        boxes = boxes[:, :4].astype(np.float64)
         if not np.isfinite(boxes).all():
             raise MelmError(f"{self.path}: a box of image {id} is not finite")
         if self.file_boxes.startswith("yxyx"):
@@ -74,18 +75,18 @@ class ReadyMade:
         if self.file_boxes != "xyxy":
             boxes -= int(self.file_boxes[-1])
             boxes[:, 2:] += 1  # the last pixel is in the box
-        return boxes
+        return np.concatenate([boxes, scores], axis=1)
 
 
 def check_fits(boxes: NDArray[np.float64], width: int, height: int, what: str) -> None:
     """Refuses boxes that were made for an image of another size, or whose columns are in another order."""
     if len(boxes) == 0:
         return
-    over = np.maximum(-boxes[:, :2], boxes[:, 2:] - [width, height]).max(axis=1)
-    turned = (boxes[:, 2:] < boxes[:, :2]).any(axis=1)
+    over = np.maximum(-boxes[:, :2], boxes[:, 2:4] - [width, height]).max(axis=1)
+    turned = (boxes[:, 2:4] < boxes[:, :2]).any(axis=1)
     bad = np.flatnonzero((over > 1) | turned)
     if len(bad):
-        x1, y1, x2, y2 = boxes[bad[0]]
+        x1, y1, x2, y2 = boxes[bad[0], :4]
         raise MelmError(
             f"{what}: {len(bad)} of {len(boxes)} boxes do not fit its {width} x {height} pixels, the first is x {x1:g} to {x2:g}, y {y1:g} to {y2:g}. "
             "Was the file made for images of another size, or with another order of columns (--file-boxes)?"

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from melm.errors import UsageError, one_of
 
 METHODS = ("selective-search", "selective-search-quality", "edge-boxes", "file")
-PRIORS = ("straddling", "edge-boxes", "none")
 FILE_BOXES = ("xyxy", "xyxy0", "xyxy1", "yxyx1")
 VERSION = 1  # raise it when the same settings would give other boxes
 
@@ -22,7 +21,8 @@ class Proposals:
     """The proposals of one image, best first, the whole image last."""
 
     boxes: NDArray[np.float32]  # (N, 4) xyxy, pixels of the upright image
-    prior: NDArray[np.float32]  # (N,) evidence for an object, from the image alone
+    prior: NDArray[np.float32]  # (N,) evidence for an object, from the image alone: superpixel straddling
+    score: NDArray[np.float32]  # (N,) the method's own, where it has one (edge boxes, scores in a file); else 0
     width: int
     height: int
 
@@ -39,15 +39,11 @@ class ProposalSettings:
     min_side: float = 20.0  # pixels of the image as it is
     max_side: int = 512  # larger images are searched at this size
     whole_image: bool = True
-    prior: str = "straddling"
     file_digest: str | None = None  # method `file`: which file
     file_boxes: str | None = None  # and how it counts pixels
 
     def __post_init__(self) -> None:
         one_of("proposal method", self.method, METHODS)
-        one_of("prior", self.prior, PRIORS)
-        if self.prior == "edge-boxes" and self.method != "edge-boxes":
-            raise UsageError(f"the prior edge-boxes exists only for the boxes of that method, not for {self.method}; use straddling")
         if self.max_boxes < 1:
             raise UsageError(f"max_boxes is {self.max_boxes}; at least 1 was expected")
         if self.min_side < 0 or self.max_side < 32:

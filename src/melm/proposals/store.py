@@ -56,7 +56,7 @@ class ProposalStore:
         try:
             with np.load(self.path(key), allow_pickle=False) as arrays:
                 width, height = arrays["size"]
-                return Proposals(arrays["boxes"], arrays["prior"], int(width), int(height))
+                return Proposals(arrays["boxes"], arrays["prior"], arrays["score"], int(width), int(height))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -89,7 +89,8 @@ def _packed(proposals: Proposals) -> bytes:
     size = np.array([proposals.width, proposals.height], np.int32)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in (("boxes", proposals.boxes), ("prior", proposals.prior), ("size", size)):
+        arrays = {"boxes": proposals.boxes, "prior": proposals.prior, "score": proposals.score, "size": size}
+        for name, array in arrays.items():
             content = io.BytesIO()
             np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
             member = zipfile.ZipInfo(f"{name}.npy")
