@@ -21,16 +21,17 @@ def iou(a: Boxes, b: Boxes) -> NDArray[np.float64]:
     height = np.minimum(a[:, None, 3], b[None, :, 3]) - np.maximum(a[:, None, 1], b[None, :, 1])
     inter = np.clip(width, 0, None) * np.clip(height, 0, None)  # (N, M)
     union = area(a)[:, None] + area(b)[None, :] - inter
-    return np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
+    result: NDArray[np.float64] = np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
+    return result
 
 
-def clip(boxes: Boxes, width: float, height: float) -> Boxes:
+def clip(boxes: NDArray[np.float64], width: float, height: float) -> NDArray[np.float64]:
     """The part of each box that lies in an image of this size."""
-    limit = np.array([width, height, width, height], dtype=boxes.dtype)
+    limit = np.array([width, height, width, height], dtype=np.float64)
     return np.clip(boxes, 0, limit)
 
 
-def rotate_exif(boxes: Boxes, orientation: int, width: float, height: float) -> Boxes:
+def rotate_exif(boxes: NDArray[np.float64], orientation: int, width: float, height: float) -> NDArray[np.float64]:
     """Boxes drawn on the stored pixels (`width` x `height`), moved to the picture as EXIF `orientation` shows it."""
     x1, y1, x2, y2 = boxes.T
     moved = {
@@ -78,4 +79,5 @@ def ranked(boxes: Boxes, scores: NDArray[np.floating]) -> NDArray[np.intp]:
 def nms(boxes: Boxes, scores: NDArray[np.floating], threshold: float) -> NDArray[np.intp]:
     """Non-maximum suppression: indices of the boxes that no better kept one overlaps by more than `threshold`, best first."""
     order = ranked(boxes, scores)
-    return order[_suppress(boxes.astype(np.float64), order, threshold)[order]]
+    kept: NDArray[np.bool_] = _suppress(boxes.astype(np.float64), order, threshold)
+    return order[kept[order]]

@@ -27,7 +27,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class Commands(click.Group):
     """A group that asks "did you mean" for a mistyped command, as click itself does for options."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             raise UsageError(f"there is no command {args[0]!r}.{did_you_mean(args[0], known)} See melm --help.")
@@ -64,11 +66,21 @@ def data_options(command: Command) -> Command:
     for option in reversed(
         [
             click.argument("data", type=click.Path(path_type=Path)),
-            click.option("--format", type=Name("format", tuple(FORMATS)), help="How DATA is laid out; found by looking if not given."),
+            click.option(
+                "--format",
+                type=Name("format", tuple(FORMATS)),
+                help="How DATA is laid out; found by looking if not given.",
+            ),
             click.option("--split", help="Part of the data: train, val, trainval, test, ... as the format names them."),
-            click.option("--images", type=click.Path(path_type=Path), help="Folder of the images, where the data does not lie beside them."),
+            click.option(
+                "--images",
+                type=click.Path(path_type=Path),
+                help="Folder of the images, where the data does not lie beside them.",
+            ),
             click.option("--classes", help="Only these classes, separated by commas."),
-            click.option("--background", metavar="CLASS", help="A class whose images are known to show none of the others."),
+            click.option(
+                "--background", metavar="CLASS", help="A class whose images are known to show none of the others."
+            ),
         ]
     ):
         command = option(command)
@@ -76,7 +88,9 @@ def data_options(command: Command) -> Command:
 
 
 def workers_option(command: Command) -> Command:
-    return click.option("--workers", type=click.IntRange(min=1), default=available_cores, show_default="all cores", help="Processes.")(command)
+    return click.option(
+        "--workers", type=click.IntRange(min=1), default=available_cores, show_default="all cores", help="Processes."
+    )(command)
 
 
 def source_of(options: dict[str, Any]) -> Source:
@@ -84,7 +98,12 @@ def source_of(options: dict[str, Any]) -> Source:
     classes = options.pop("classes")
     names = tuple(name.strip() for name in classes.split(",") if name.strip()) if classes else None
     return Source(
-        options.pop("data"), options.pop("format"), options.pop("split"), options.pop("images"), names, options.pop("background")
+        options.pop("data"),
+        options.pop("format"),
+        options.pop("split"),
+        options.pop("images"),
+        names,
+        options.pop("background"),
     )
 
 
@@ -132,14 +151,30 @@ def check(workers: int, show_all: bool, as_json: bool, **options: Any) -> int:
     show_default="selective-search, or file where --file is given",
     help="How boxes are found.",
 )
-@click.option("--file", type=click.Path(path_type=Path), help="Boxes somebody made, to import: .mat (Fast R-CNN), .npz or .pkl.")
-@click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes: xyxy by edges, xyxy0, xyxy1 or yxyx1 by pixels counted from 0 or 1.")
-@click.option("--max-boxes", type=int, default=2000, show_default=True, help="Most boxes per image, the whole image included.")
+@click.option(
+    "--file", type=click.Path(path_type=Path), help="Boxes somebody made, to import: .mat (Fast R-CNN), .npz or .pkl."
+)
+@click.option(
+    "--file-boxes",
+    type=Name("way to write boxes", FILE_BOXES),
+    help="How FILE writes boxes: xyxy by edges, xyxy0, xyxy1 or yxyx1 by pixels counted from 0 or 1.",
+)
+@click.option(
+    "--max-boxes", type=int, default=2000, show_default=True, help="Most boxes per image, the whole image included."
+)
 @click.option("--min-side", type=float, default=20, show_default=True, help="Shortest side of a box in pixels.")
 @click.option("--max-side", type=int, default=512, show_default=True, help="Larger images are searched at this size.")
-@click.option("--whole-image/--no-whole-image", default=True, show_default=True, help="Add the whole image as one more proposal.")
+@click.option(
+    "--whole-image/--no-whole-image", default=True, show_default=True, help="Add the whole image as one more proposal."
+)
 @click.option("--recall", is_flag=True, help="Measure against the data's boxes.")
-@click.option("--plot", type=click.Path(path_type=Path), default="proposals-recall.png", show_default=True, help="Where --recall draws its curve.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    default="proposals-recall.png",
+    show_default=True,
+    help="Where --recall draws its curve.",
+)
 @workers_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def proposals(

@@ -36,7 +36,9 @@ def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int
     finished = False
     try:
         while True:
-            for item in islice(waiting, 4 * workers - len(running)):  # a short queue: memory does not grow with the items
+            for item in islice(
+                waiting, 4 * workers - len(running)
+            ):  # a short queue: memory does not grow with the items
                 running[pool.submit(work, item)] = item
             if not running:
                 break

@@ -57,7 +57,9 @@ class CheckReport:
         return {"ok": self.ok, **asdict(self)}
 
 
-def check(source: Source, workers: int, progress: Callable[[int], Callable[[], None]] = lambda total: lambda: None) -> CheckReport:
+def check(
+    source: Source, workers: int, progress: Callable[[int], Callable[[], None]] = lambda total: lambda: None
+) -> CheckReport:
     """Reads the listing and opens every image."""
     format = find_format(source)
     listing = read(source, boxes=True)
@@ -87,7 +89,9 @@ def check(source: Source, workers: int, progress: Callable[[int], Callable[[], N
         images=len(listing.entries),
         usable=len(usable),
         classes=_count(listing.classes, (tag for entry in usable for tag in entry.tags)),
-        unknown={k: n for k, n in _count(listing.classes, (tag for entry in usable for tag in entry.unknown)).items() if n},
+        unknown={
+            k: n for k, n in _count(listing.classes, (tag for entry in usable for tag in entry.unknown)).items() if n
+        },
         tags_per_image=dict(sorted(Counter(len(entry.tags) for entry in usable).items())),
         boxes=sum(len(entry.objects) for entry in usable),
         sizes=_sizes(infos),
@@ -119,7 +123,8 @@ def _image_problems(entries: Sequence[Entry], looks: dict[Path, Look]) -> list[P
         if look.info.pages > 1:
             problems.append(Problem("note", "several pages", file, f"{look.info.pages} pages; the first is used"))
         if look.info.mode.startswith("I") and look.brightest < 32:
-            problems.append(Problem("warning", "dark 16-bit image", file, f"uses only values up to {look.brightest * 257 + 256}; stretch it to 0..65535"))
+            words = f"uses only values up to {look.brightest * 257 + 256}; stretch it to 0..65535"
+            problems.append(Problem("warning", "dark 16-bit image", file, words))
         if not entry.tags and not entry.unknown:
             problems.append(Problem("warning", "image without tags", file, "taken as showing none of the classes"))
     return problems
@@ -134,7 +139,9 @@ def _duplicates(entries: Sequence[Entry], looks: dict[Path, Look]) -> list[Probl
         first, *others = same
         for other in others:
             if other.tags == first.tags:
-                problems.append(Problem("warning", "duplicate image", str(other.path), f"the same content as {first.path}"))
+                problems.append(
+                    Problem("warning", "duplicate image", str(other.path), f"the same content as {first.path}")
+                )
             else:
                 tags = [", ".join(entry.tags) or "none" for entry in (other, first)]
                 message = f"the same content as {first.path}, but tags {tags[0]} here and {tags[1]} there"
@@ -151,16 +158,22 @@ def _class_problems(listing: Listing, usable: Sequence[Entry]) -> list[Problem]:
     for names in alike.values():
         if len(names) > 1:
             quoted = ", ".join(repr(name) for name in names)
-            problems.append(Problem("error", "almost equal class names", where, f"{quoted}: one class, spelled in several ways?"))
+            problems.append(
+                Problem("error", "almost equal class names", where, f"{quoted}: one class, spelled in several ways?")
+            )
     count = _count(listing.classes, (tag for entry in usable for tag in entry.tags))
     for name, images in count.items():
         if images == 0 and usable:
-            problems.append(Problem("error", "class without images", where, f"no usable image is tagged {name!r}; leave it out with --classes"))
+            message = f"no usable image is tagged {name!r}; leave it out with --classes"
+            problems.append(Problem("error", "class without images", where, message))
         if name.casefold() in BACKGROUND_NAMES:
             message = f"{name!r} is taken as a class; if its images show none of the classes, add --background {name}"
             problems.append(Problem("warning", "background as a class", where, message))
     if len(count) == 1 and usable and all(entry.tags for entry in usable):
-        message = f"every image is tagged {listing.classes[0]!r}; add images without it (tags left empty, or a folder with --background)"
+        tag = listing.classes[0]
+        message = (
+            f"every image is tagged {tag!r}; add images without it (tags left empty, or a folder with --background)"
+        )
         problems.append(Problem("error", "one class and no image without it", where, message))
     return problems
 
@@ -171,20 +184,21 @@ def _box_problems(entries: Sequence[Entry], looks: dict[Path, Look], classes: se
         info = looks[entry.path].info
         assert info is not None
         for name in sorted({o.name for o in entry.objects} - classes):
-            problems.append(Problem("error", "unknown class", str(entry.path), f"an object of class {name!r}, which the data's lists do not name"))
+            message = f"an object of class {name!r}, which the data's lists do not name"
+            problems.append(Problem("error", "unknown class", str(entry.path), message))
         try:
             boxes = placed_boxes(entry, info)
         except DataError as error:
-            problems.append(Problem("warning", "boxes of another size", str(entry.path), str(error).removeprefix(f"{entry.path}: ")))
+            problems.append(
+                Problem("warning", "boxes of another size", str(entry.path), str(error).removeprefix(f"{entry.path}: "))
+            )
             continue
         limit = np.array([info.width, info.height], float)
-        empty = (boxes[:, 2:] <= boxes[:, :2]).any(axis=1)
-        outside = (boxes[:, :2] < -OUTSIDE).any(axis=1) | (boxes[:, 2:] > limit + OUTSIDE).any(axis=1)
-        for box, is_empty, is_outside in zip(boxes, empty, outside, strict=True):
+        for box in boxes:
             words = f"x {box[0]:g} to {box[2]:g}, y {box[1]:g} to {box[3]:g} in {info.width} x {info.height} pixels"
-            if is_empty:
+            if (box[2:] <= box[:2]).any():
                 problems.append(Problem("warning", "empty box", str(entry.path), words))
-            elif is_outside:
+            elif (box[:2] < -OUTSIDE).any() or (box[2:] > limit + OUTSIDE).any():
                 problems.append(Problem("warning", "box outside the image", str(entry.path), words))
     return problems
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from melm.errors import MelmError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "TIFF")  # MPO: a phone's JPEG with a second picture inside
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 MAX_PIXELS = 178_956_970  # Pillow's own limit for a decompression bomb: 0.5 GB as RGB
 EXIF_ORIENTATION = 0x0112
 
@@ -93,20 +93,32 @@ def _opened(source: Path | io.BytesIO, path: Path) -> Iterator[Image.Image]:
     except FileNotFoundError:
         raise ImageError(f"{path}: there is no such file") from None
     except UnidentifiedImageError:
-        raise ImageError(f"{path}: not an image ({_what_it_is(path)}); JPEG, PNG, WebP, BMP and TIFF are read") from None
+        raise ImageError(
+            f"{path}: not an image ({_what_it_is(path)}); JPEG, PNG, WebP, BMP and TIFF are read"
+        ) from None
     except Image.DecompressionBombError:
         raise ImageError(
             f"{path}: more than the {MAX_PIXELS:,} pixels allowed (a decompression bomb?). Make it smaller or cut it into tiles"
         ) from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, MemoryError) as error:  # Pillow's decoders raise all of them
-        raise ImageError(f"{path}: broken image ({error or type(error).__name__})") from None
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        OverflowError,
+        IndexError,
+        TypeError,
+        MemoryError,
+    ) as error:  # Pillow's decoders raise all of them
+        raise ImageError(f"{path}: broken image ({str(error) or type(error).__name__})") from None
 
 
 def _info(image: Image.Image) -> ImageInfo:
     orientation = image.getexif().get(EXIF_ORIENTATION, 1)
     if orientation not in range(1, 9):
         orientation = 1
-    width, height = image.size[::-1] if orientation >= 5 else image.size
+    turned = orientation >= 5 and image.format != "TIFF"  # of a TIFF, Pillow tells the upright size already
+    width, height = image.size[::-1] if turned else image.size
     pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
     return ImageInfo(width, height, orientation, image.mode, pages)
 

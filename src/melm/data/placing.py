@@ -26,4 +26,6 @@ def placed_boxes(entry: Entry, info: ImageInfo) -> NDArray[np.float64]:
     if entry.size == info.stored_size:
         return rotate_exif(boxes, info.orientation, *info.stored_size)
     width, height = entry.size
-    raise DataError(f"{entry.path}: its boxes were drawn on {width} x {height} pixels, the image has {info.width} x {info.height}")
+    raise DataError(
+        f"{entry.path}: its boxes were drawn on {width} x {height} pixels, the image has {info.width} x {info.height}"
+    )

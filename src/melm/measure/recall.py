@@ -24,6 +24,7 @@ class Recall:
     object_class: NDArray[np.intp]  # (M,)
     best_difficult: NDArray[np.float64]  # of the difficult ones left out above
     boxes_per_image: float
+    most_boxes: int
     images: int
 
     def at(self, overlap: float) -> float:
@@ -50,7 +51,8 @@ class Recall:
 
     def curve(self, overlap: float) -> list[tuple[int, float]]:
         """(number of boxes, recall with that many)."""
-        return [(n, float((self.best_of_first[:, i] >= overlap).mean())) for i, n in enumerate(COUNTS)]
+        used = [i for i in range(len(COUNTS)) if i == 0 or COUNTS[i - 1] < self.most_boxes]
+        return [(COUNTS[i], float((self.best_of_first[:, i] >= overlap).mean())) for i in used]
 
 
 def proposal_recall(truth: Truth, boxes_of: Callable[[str], NDArray[np.floating] | None]) -> Recall:
@@ -76,5 +78,6 @@ def proposal_recall(truth: Truth, boxes_of: Callable[[str], NDArray[np.floating]
         np.concatenate([none.astype(np.intp), *classes]),
         np.concatenate([none, *difficult]),
         float(np.mean(counts)) if counts else float("nan"),
+        max(counts, default=0),
         len(counts),
     )

@@ -1,7 +1,7 @@
 """Ground-truth boxes, for measuring only.
 
-This module is the one door to them. Nothing that learns can import it: `measure` comes after `learn` in the order of the package's
-folders, and `tests/test_walls.py` holds every file to that order.
+This module is the one door to them. Nothing that learns can import it: `measure` comes after `learn` in the order of
+the package's folders, and `tests/test_walls.py` holds every file to that order.
 """
 
 from __future__ import annotations

@@ -15,13 +15,17 @@ from melm.proposals.straddling import straddling
 ALIKE = 0.8  # overlap above which a box is ranked behind its better twin
 
 
-def compute_proposals(image: NDArray[np.uint8], settings: ProposalSettings, given: NDArray[np.floating] | None = None) -> Proposals:
+def compute_proposals(
+    image: NDArray[np.uint8], settings: ProposalSettings, given: NDArray[np.floating] | None = None
+) -> Proposals:
     """The proposals of an upright RGB image (H, W, 3); `given` are the boxes and scores (N, 5) of a ready-made file."""
     height, width = image.shape[:2]
     shrink = min(1.0, settings.max_side / max(height, width))
     small = image
     if shrink < 1:
-        small = cv2.resize(image, (max(1, round(width * shrink)), max(1, round(height * shrink))), interpolation=cv2.INTER_AREA)
+        small = cv2.resize(
+            image, (max(1, round(width * shrink)), max(1, round(height * shrink))), interpolation=cv2.INTER_AREA
+        )
     to_image = np.array([width / small.shape[1], height / small.shape[0]] * 2)  # (4,) from the small image's pixels
     boxes, scores = _clean(*_found(small, settings, given, to_image), settings, width, height)
     if settings.whole_image:
@@ -33,12 +37,17 @@ def compute_proposals(image: NDArray[np.uint8], settings: ProposalSettings, give
         found = len(boxes) - settings.whole_image
         order[:found] = _spread(boxes[:found], prior[:found])
     if len(order) > settings.max_boxes:
-        order = np.concatenate([order[: settings.max_boxes - settings.whole_image], order[len(order) - settings.whole_image :]])
+        order = np.concatenate(
+            [order[: settings.max_boxes - settings.whole_image], order[len(order) - settings.whole_image :]]
+        )
     return Proposals(boxes[order].astype(np.float32), prior[order], scores[order].astype(np.float32), width, height)
 
 
 def _found(
-    small: NDArray[np.uint8], settings: ProposalSettings, given: NDArray[np.floating] | None, to_image: NDArray[np.float64]
+    small: NDArray[np.uint8],
+    settings: ProposalSettings,
+    given: NDArray[np.floating] | None,
+    to_image: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The method's boxes in the pixels of the whole image, and its own scores (zeros where it has none)."""
     if settings.method == "file":

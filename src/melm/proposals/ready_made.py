@@ -7,6 +7,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,12 @@ class ReadyMade:
             raise MelmError(f"{path}: {len(self.ids)} images, but boxes for {len(self.arrays)}")
 
     def match(self, image_ids: Sequence[str]) -> list[NDArray[np.float64]]:
-        """The boxes and scores (n, 5) of each image of a data set, xyxy by edges. Ids match whole, or by file name, or as numbers."""
+        """Boxes by edges and scores (n, 5) for each image of a data set. Ids match whole, by file name, or as numbers."""
         if self.ids is None:
             if len(self.arrays) != len(image_ids):
                 raise MelmError(
-                    f"{self.path}: has no image ids, and boxes for {len(self.arrays)} images where the data has {len(image_ids)}; "
+                    f"{self.path}: has no image ids, and boxes for {len(self.arrays)} images "
+                    f"where the data has {len(image_ids)}; "
                     "choose the split it was made for"
                 )
             return [self._corners(array, id) for array, id in zip(self.arrays, image_ids, strict=True)]
@@ -53,11 +55,15 @@ class ReadyMade:
         for i, name in enumerate(self.ids):
             for form in _forms(name):
                 by_name[form] = None if form in by_name and by_name[form] != i else i  # None: not unique
-        found = [next((by_name[form] for form in _forms(id) if by_name.get(form) is not None), None) for id in image_ids]
+        found = [
+            next((by_name[form] for form in _forms(id) if by_name.get(form) is not None), None) for id in image_ids
+        ]
         missing = [id for id, i in zip(image_ids, found, strict=True) if i is None]
         if missing:
             listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
-            raise MelmError(f"{self.path}: no boxes for image {listed}. Its first ids are {', '.join(map(str, self.ids[:3]))}")
+            raise MelmError(
+                f"{self.path}: no boxes for image {listed}. Its first ids are {', '.join(map(str, self.ids[:3]))}"
+            )
         return [self._corners(self.arrays[i], id) for i, id in zip(found, image_ids, strict=True) if i is not None]
 
     def _corners(self, array: Any, id: str) -> NDArray[np.float64]:
@@ -65,7 +71,8 @@ class ReadyMade:
         if boxes.size == 0:
             return np.zeros((0, 5))
         if boxes.ndim != 2 or boxes.shape[1] not in (4, 5) or boxes.dtype.kind not in "iuf":
-            raise MelmError(f"{self.path}: the boxes of image {id} have shape {boxes.shape} and type {boxes.dtype}; (n, 4) numbers were expected")
+            found = f"shape {boxes.shape} and type {boxes.dtype}"
+            raise MelmError(f"{self.path}: the boxes of image {id} have {found}; (n, 4) numbers were expected")
         scores = boxes[:, 4:].astype(np.float64) if boxes.shape[1] == 5 else np.zeros((len(boxes), 1))
         boxes = boxes[:, :4].astype(np.float64)
         if not np.isfinite(boxes).all():
@@ -88,7 +95,8 @@ def check_fits(boxes: NDArray[np.float64], width: int, height: int, what: str) -
     if len(bad):
         x1, y1, x2, y2 = boxes[bad[0], :4]
         raise MelmError(
-            f"{what}: {len(bad)} of {len(boxes)} boxes do not fit its {width} x {height} pixels, the first is x {x1:g} to {x2:g}, y {y1:g} to {y2:g}. "
+            f"{what}: {len(bad)} of {len(boxes)} boxes do not fit its {width} x {height} pixels, "
+            f"the first is x {x1:g} to {x2:g}, y {y1:g} to {y2:g}. "
             "Was the file made for images of another size, or with another order of columns (--file-boxes)?"
         )
 
@@ -96,7 +104,11 @@ def check_fits(boxes: NDArray[np.float64], width: int, height: int, what: str) -
 def _forms(id: Any) -> list[str]:
     """The ways in which an id may be written: whole, without folders and ending, as a number."""
     text = str(id)
-    without_ending = text.rsplit(".", 1)[0] if text.lower().endswith((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")) else text
+    without_ending = (
+        text.rsplit(".", 1)[0]
+        if text.lower().endswith((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"))
+        else text
+    )
     name = without_ending.rsplit("/", 1)[-1]
     forms = [without_ending, f"/{name}"]
     if name.isdigit():
@@ -106,10 +118,10 @@ def _forms(id: Any) -> list[str]:
 
 def _read_mat(data: bytes, path: Path) -> tuple[list[Any] | None, list[Any]]:
     try:
-        contents = scipy.io.loadmat(io.BytesIO(data), variable_names=["boxes", "images"])
+        contents = scipy.io.loadmat(io.BytesIO(data), variable_names=["boxes", "images"])  # type: ignore[arg-type]
     except NotImplementedError:
         raise MelmError(f"{path}: a Matlab 7.3 file; save it with -v7, or convert it to .npz") from None
-    except (ValueError, TypeError, OSError, EOFError, MemoryError, IndexError, KeyError) as error:
+    except Exception as error:  # scipy's reader raises many things for a file that is cut or no .mat
         raise MelmError(f"{path}: not a readable .mat file ({error})") from None
     if "boxes" not in contents:
         raise MelmError(f"{path}: no variable `boxes`, as Fast R-CNN's proposal files have")
@@ -155,6 +167,9 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+NUMPY_CORE = "numpy._core"  # numpy 1 called it numpy.core, and pickles of either name the other
+
+
 class NumpyUnpickler(pickle.Unpickler):
     """Reads plain containers, numbers, strings and numpy arrays. Anything else in the file is refused by its name."""
 
@@ -169,7 +184,9 @@ class NumpyUnpickler(pickle.Unpickler):
             return getattr(np, name)
         package, _, part = module.rpartition(".")
         if package in ("numpy.core", "numpy._core") and (part, name) in self.ADMITTED:
-            return getattr(getattr(np._core, part), name)
+            return getattr(import_module(f"{NUMPY_CORE}.{part}"), name)
         if (module, name) == ("_codecs", "encode"):
             return _encode_latin1
-        raise pickle.UnpicklingError(f"refused: the file wants {module}.{name}; only numpy arrays are read from a pickle")
+        raise pickle.UnpicklingError(
+            f"refused: the file wants {module}.{name}; only numpy arrays are read from a pickle"
+        )

@@ -47,7 +47,9 @@ class ProposalSettings:
         if self.max_boxes < 1:
             raise UsageError(f"max_boxes is {self.max_boxes}; at least 1 was expected")
         if self.min_side < 0 or self.max_side < 32:
-            raise UsageError(f"min_side {self.min_side} and max_side {self.max_side}: at least 0 and at least 32 were expected")
+            raise UsageError(
+                f"min_side {self.min_side} and max_side {self.max_side}: at least 0 and at least 32 were expected"
+            )
 
     def as_dict(self) -> dict[str, object]:
         return {"version": VERSION, **asdict(self)}

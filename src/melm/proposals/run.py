@@ -81,8 +81,7 @@ def _make_one(store: ProposalStore, task: Task) -> Done:
         seconds = time.perf_counter() - started
     except (ImageError, MelmError) as error:
         return Done(task.id, error=str(error))
-    store.put(key, proposals)
-    store.note_seconds(seconds)
+    store.put(key, proposals, seconds)
     return Done(task.id, key, len(proposals), seconds)
 
 

@@ -40,7 +40,9 @@ class ProposalStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / "settings.json", json.dumps(self.settings.as_dict(), indent=1).encode())
         except OSError as error:
-            raise MelmError(f"{self.folder}: cannot be written ({error.strerror}). Name another place with MELM_CACHE") from None
+            raise MelmError(
+                f"{self.folder}: cannot be written ({error.strerror}). Name another place with MELM_CACHE"
+            ) from None
         for folder in self.folder.iterdir():
             if folder.is_dir():
                 remove_leftovers(folder)
@@ -62,18 +64,18 @@ class ProposalStore:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 
-    def put(self, key: str, proposals: Proposals) -> None:
+    def put(self, key: str, proposals: Proposals, seconds: float) -> None:
+        """Keeps the proposals of an image, and how long they took, for tables made after the work is done."""
         path = self.path(key)
         try:
             path.parent.mkdir(exist_ok=True)
             write_whole(path, _packed(proposals))
+            with (self.folder / "seconds.txt").open("a") as file:
+                file.write(f"{seconds:.4f}\n")  # one short line, appended at once
         except OSError as error:
-            raise MelmError(f"{path}: cannot be written ({error.strerror}). What was finished is kept: make room and run again") from None
-
-    def note_seconds(self, seconds: float) -> None:
-        """Remembers how long an image took, for tables made after the work is done. One short line, appended at once."""
-        with (self.folder / "seconds.txt").open("a") as file:
-            file.write(f"{seconds:.4f}\n")
+            raise MelmError(
+                f"{path}: cannot be written ({error.strerror}). What was finished is kept: make room and run again"
+            ) from None
 
     def mean_seconds(self) -> float | None:
         """Seconds per image and core over everything in the store, or None."""

@@ -21,8 +21,10 @@ def straddling(image: NDArray[np.uint8], boxes: NDArray[np.floating]) -> NDArray
     corners = np.round(boxes).astype(np.int64)
     corners[:, 0::2] = corners[:, 0::2].clip(0, width)
     corners[:, 1::2] = corners[:, 1::2].clip(0, height)
-    values = [inside_out(segments, int(segments.max()) + 1, corners) for segments in superpixels(image)]
-    return np.mean(values, axis=0).astype(np.float32)
+    values: list[NDArray[np.float64]] = [
+        inside_out(segments, int(segments.max()) + 1, corners) for segments in superpixels(image)
+    ]
+    return (sum(values, np.zeros(len(boxes))) / len(values)).astype(np.float32)
 
 
 def superpixels(image: NDArray[np.uint8]) -> list[NDArray[np.int32]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from pathlib import Path
 
 from melm.data.check import CheckReport
 from melm.data.records import Problem
@@ -22,9 +23,15 @@ def _head(report: CheckReport) -> list[str]:
     also = f" (others: {', '.join(others)})" if others else ""
     lines = [f"{report.path}: {report.format}{split}{also}"]
     broken = report.images - report.usable
-    lines.append(f"{report.images:,} images" + (f", {broken:,} of them not usable" if broken else "") + f", {len(report.classes)} classes")
+    lines.append(
+        f"{report.images:,} images"
+        + (f", {broken:,} of them not usable" if broken else "")
+        + f", {len(report.classes)} classes"
+    )
     if report.tags_per_image:
-        shares = ", ".join(f"{'4 or more' if n == 4 else n}: {count:,}" for n, count in _up_to_four(report.tags_per_image).items())
+        shares = ", ".join(
+            f"{'4 or more' if n == 4 else n}: {count:,}" for n, count in _up_to_four(report.tags_per_image).items()
+        )
         lines.append(f"tags per image  {shares}")
     if report.sizes:
         lines.append("sizes  " + ", ".join(f"{name} {w} x {h}" for name, (w, h) in report.sizes.items()))
@@ -67,14 +74,17 @@ def _problems(report: CheckReport, show_all: bool) -> list[str]:
 
 
 def _line(problem: Problem) -> str:
-    return f"  {problem.file}: {problem.message.removeprefix(f'{problem.file}: ')}"
+    line = f"  {problem.file}: {problem.message.removeprefix(f'{problem.file}: ')}"
+    return line.replace(f"{Path.cwd()}/", "")  # paths as seen from here
 
 
 def _verdict(report: CheckReport) -> str:
     errors = sum(p.severity == "error" for p in report.problems)
     warnings = sum(p.severity == "warning" for p in report.problems)
     if errors:
-        return f"{errors:,} problem{'s' * (errors > 1)} would spoil training" + (f"; {warnings:,} more to look at" if warnings else "")
+        return f"{errors:,} problem{'s' * (errors > 1)} would spoil training" + (
+            f"; {warnings:,} more to look at" if warnings else ""
+        )
     if warnings:
         return f"Ready, with {warnings:,} thing{'s' * (warnings > 1)} to look at."
     return "Ready: nothing wrong was found."

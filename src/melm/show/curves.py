@@ -20,4 +20,5 @@ def plot_recall(recall: Recall, title: str, path: Path) -> None:
     axes.set(xscale="log", ylim=(0, 1), xlabel="boxes per image (the first of the list)", ylabel="recall", title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
+    axes.xaxis.set_major_formatter("{x:g}")
     figure.savefig(path)

@@ -33,9 +33,15 @@ def summary(done: Sequence[Done], store: ProposalStore, problems: Sequence[Probl
         "settings": store.settings.as_dict(),
         "store": str(store.folder),
     }
-    lines = [f"{p.severity}: {p.kind}: {p.file}: {p.message.removeprefix(f'{p.file}: ')}" for p in problems if p.severity != "note"]
+    lines = [
+        f"{p.severity}: {p.kind}: {p.file}: {p.message.removeprefix(f'{p.file}: ')}"
+        for p in problems
+        if p.severity != "note"
+    ]
     lines += [f"error: {d.error}" for d in failed]
-    lines.append(f"{len(done):,} images: {len(computed):,} computed, {result['already_there']:,} already there, {len(failed):,} failed")
+    lines.append(
+        f"{len(done):,} images: {len(computed):,} computed, {result['already_there']:,} already there, {len(failed):,} failed"
+    )
     if counts:
         lines.append(f"{np.mean(counts):,.0f} boxes per image ({min(counts):,} to {max(counts):,})")
     if computed:
@@ -55,13 +61,26 @@ def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, pl
     recall = proposal_recall(read_truth(source), boxes_of)
     seconds = store.mean_seconds()
     rows = recall.rows()
-    cells = [[r["class"], f"{r['objects']:,}", f"{r['recall_50']:.3f}", f"{r['recall_70']:.3f}", f"{r['abo']:.3f}"] for r in rows]
-    cells.append(["all objects", f"{len(recall.best):,}", f"{recall.at(0.5):.3f}", f"{recall.at(0.7):.3f}", f"{recall.best.mean():.3f}"])
+    cells = [
+        [str(r["class"]), f"{r['objects']:,}", f"{r['recall_50']:.3f}", f"{r['recall_70']:.3f}", f"{r['abo']:.3f}"]
+        for r in rows
+    ]
+    cells.append(
+        [
+            "all objects",
+            f"{len(recall.best):,}",
+            f"{recall.at(0.5):.3f}",
+            f"{recall.at(0.7):.3f}",
+            f"{recall.best.mean():.3f}",
+        ]
+    )
     if len(recall.best_difficult):
         both = np.concatenate([recall.best, recall.best_difficult])
         with_difficult = [f"{recall.at_with_difficult(t):.3f}" for t in (0.5, 0.7)]
         cells.append(["and difficult ones", f"{len(both):,}", *with_difficult, f"{both.mean():.3f}"])
-    plot_recall(recall, f"{store.settings.method}: {recall.images:,} images, {recall.boxes_per_image:,.0f} boxes each", plot)
+    plot_recall(
+        recall, f"{store.settings.method}: {recall.images:,} images, {recall.boxes_per_image:,.0f} boxes each", plot
+    )
     figures: dict[str, Any] = {
         "images": recall.images,
         "objects": len(recall.best),

@@ -19,7 +19,10 @@ def pad(text: str, columns: int, right: bool = False) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns under their names; the first to the left, the others to the right."""
     widths = [max(width(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(pad(cell, w, right=i > 0) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in [header, *rows]]
+    lines = [
+        "  ".join(pad(cell, w, right=i > 0) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in [header, *rows]
+    ]
     return "\n".join([lines[0], "-" * width(lines[0]), *lines[1:]])
 
 

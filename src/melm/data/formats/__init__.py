@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from os.path import abspath
 from pathlib import Path
 from types import ModuleType
 
@@ -35,15 +36,18 @@ def find_format(source: Source) -> str:
         if module.looks_like(source.path):
             return name
     raise DataError(
-        f"{source.path}: no data set that melm knows. It may be a folder per class (data/cat/1.jpg), a CSV with columns file and tags, "
+        f"{source.path}: no data set that melm knows. "
+        "It may be a folder per class (data/cat/1.jpg), a CSV with columns file and tags, "
         "PASCAL VOC, COCO JSON, YOLO (data.yaml), images with labelImg's XML files beside them, or ILSVRC 2013 detection"
     )
 
 
 def read(source: Source, boxes: bool) -> Listing:
     """A data set's listing. Coordinates are not even parsed unless `boxes` are asked for."""
-    source = replace(source, path=Path(source.path))
-    listing: Listing = FORMATS[find_format(source)].read(source, boxes)
+    format = find_format(source)
+    images = Path(abspath(source.images)) if source.images else None  # by name alone: links stay links
+    source = replace(source, path=Path(abspath(source.path)), images=images)
+    listing: Listing = FORMATS[format].read(source, boxes)
     _drop_second_of_one_id(listing)
     if source.background is not None:
         _leave_out_background(listing, source.background)
@@ -55,7 +59,9 @@ def read(source: Source, boxes: bool) -> Listing:
 def _drop_second_of_one_id(listing: Listing) -> None:
     first: dict[str, Entry] = {}
     for entry in listing.entries:
-        if entry.id in first:
+        if entry.id in first and first[entry.id].path == entry.path:
+            listing.problems.append(Problem("warning", "image listed twice", str(entry.path), "counted once"))
+        elif entry.id in first:
             message = f"left out: {first[entry.id].path} has the same id {entry.id!r} (the path without its ending); rename one"
             listing.problems.append(Problem("error", "two images with one id", str(entry.path), message))
         else:

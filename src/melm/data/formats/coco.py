@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from melm.data.formats.listing import Entry, Listing, Object, Source, choose_split, image_id, images_folder, inside, tags_of
+from melm.data.formats.listing import (
+    Entry,
+    Listing,
+    Object,
+    Source,
+    choose_split,
+    file_inside,
+    image_id,
+    images_folder,
+    tags_of,
+)
 from melm.data.records import DataError, Problem
 
 
 def looks_like(path: Path) -> bool:
-    return path.suffix.lower() == ".json" and path.is_file() or path.is_dir() and bool(_files(path))
+    return path.suffix.lower() == ".json" if path.is_file() else path.is_dir() and bool(_files(path))
 
 
 def read(source: Source, boxes: bool) -> Listing:
@@ -24,42 +33,55 @@ def read(source: Source, boxes: bool) -> Listing:
     path = files[split]
     coco = _load(path)
     names = _categories(coco, path)
-    listed = [image.get("file_name") for image in coco["images"]]
-    here = path.absolute().parent
-    root = images_folder(
-        source,
-        [here, here / split, here / "images", here.parent / split, here.parent / "images" / split, here.parent / "images", here.parent],
-        [name for name in listed if isinstance(name, str)],
-    )
-    objects: dict[Any, list[Object]] = defaultdict(list)
-    problems: list[Problem] = []
-    known = {image.get("id") for image in coco["images"]}
-    for number, annotation in enumerate(coco["annotations"]):
-        where = f"{path}, annotation {annotation.get('id', f'number {number}')}"
-        if annotation.get("image_id") not in known:
-            problems.append(Problem("error", "unknown image", where, f"image_id {annotation.get('image_id')!r} is not among the images"))
-        elif annotation.get("category_id") not in names:
-            problems.append(
-                Problem("error", "unknown class", where, f"category_id {annotation.get('category_id')!r} is not among the categories")
-            )
-        else:
-            crowd = bool(annotation.get("iscrowd", 0))
-            box = _box(annotation, where) if boxes else None
-            objects[annotation["image_id"]].append(Object(names[annotation["category_id"]], box, crowd=crowd))
-    entries = []
-    for number, image in enumerate(coco["images"]):
-        if not isinstance(image.get("file_name"), str):
-            raise DataError(f"{path}, image number {number}: no file_name")
+    root = _images(source, path, split, [image["file_name"] for image in coco["images"]])
+    listing = Listing(root, tuple(names.values()), [], split, tuple(files))
+    objects = _objects(coco, names, path, boxes, listing.problems)
+    for image in coco["images"]:
         found = objects[image["id"]]
         tags, unknown = tags_of(found)
         try:
-            file = inside(root, image["file_name"])
+            file = file_inside(root, image["file_name"])
         except DataError as error:
-            problems.append(Problem("error", "path outside the data", f"{path}, image {image['id']}", str(error)))
+            where = f"{path}, image {image['id']}"
+            listing.problems.append(Problem("error", "path outside the data", where, str(error)))
             continue
-        size = (image["width"], image["height"]) if isinstance(image.get("width"), int) and isinstance(image.get("height"), int) else None
-        entries.append(Entry(image_id(root, file), file, tags, unknown, tuple(found) if boxes else (), size))
-    return Listing(root, tuple(names.values()), entries, split, tuple(files), problems)
+        size = (image.get("width"), image.get("height"))
+        sized = size if all(isinstance(side, int) for side in size) else None
+        objects_kept = tuple(found) if boxes else ()
+        listing.entries.append(Entry(image_id(root, file), file, tags, unknown, objects_kept, sized))
+    return listing
+
+
+def _images(source: Source, path: Path, split: str, names: list[str]) -> Path:
+    """COCO's own folders beside `annotations`, and those that other tools write."""
+    here, above = path.parent, path.parent.parent
+    beside = [here, here / split, here / "images", above / split, above / "images" / split, above / "images", above]
+    return images_folder(source, beside, names)
+
+
+def _objects(
+    coco: dict[str, Any], names: dict[Any, str], path: Path, boxes: bool, problems: list[Problem]
+) -> dict[Any, list[Object]]:
+    """Image id -> its objects."""
+    objects: dict[Any, list[Object]] = {image["id"]: [] for image in coco["images"]}
+    for number, annotation in enumerate(coco["annotations"]):
+        where = f"{path}, annotation {annotation.get('id', f'number {number}')}"
+        image, category = _id(annotation.get("image_id")), _id(annotation.get("category_id"))
+        if image not in objects:
+            message = f"image_id {annotation.get('image_id')!r} is not among the images"
+            problems.append(Problem("error", "unknown image", where, message))
+        elif category not in names:
+            message = f"category_id {annotation.get('category_id')!r} is not among the categories"
+            problems.append(Problem("error", "unknown class", where, message))
+        else:
+            box = _box(annotation, where) if boxes else None
+            objects[image].append(Object(names[category], box, crowd=bool(annotation.get("iscrowd", 0))))
+    return objects
+
+
+def _id(value: Any) -> int | str | None:
+    """An id, which is a number or a string; None for anything else."""
+    return value if isinstance(value, (int, str)) else None
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -68,7 +90,7 @@ def _files(folder: Path) -> dict[str, Path]:
     if not found:
         found = {p.parent.name: p for p in sorted(folder.glob("*/_annotations.coco.json"))}
     if not found:
-        here = [p for p in sorted(folder.glob("*.json")) if _is_coco(p)]
+        here = [p for p in sorted(folder.glob("*.json")) if p.is_file() and _is_coco(p)]
         found = {_split_name(p): p for p in here}
     return found
 
@@ -94,27 +116,33 @@ def _load(path: Path) -> dict[str, Any]:
         rows = coco.get(key) if isinstance(coco, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(f"{path}: not COCO: no list of objects called {key!r}")
-    if len({image.get("id") for image in coco["images"]}) != len(coco["images"]):
+    for number, image in enumerate(coco["images"]):
+        if _id(image.get("id")) is None or not isinstance(image.get("file_name"), str):
+            raise DataError(f"{path}, image number {number}: an id and a file_name were expected")
+    if len({image["id"] for image in coco["images"]}) != len(coco["images"]):
         raise DataError(f"{path}: two images have the same id")
-    return coco
+    return dict(coco)
 
 
 def _categories(coco: dict[str, Any], path: Path) -> dict[Any, str]:
     """Id -> name, by id."""
-    names = {}
+    names: dict[Any, str] = {}
     for category in coco["categories"]:
-        if "id" not in category or not isinstance(category.get("name"), str) or not category["name"].strip():
+        id, name = _id(category.get("id")), category.get("name")
+        if id is None or not isinstance(name, str) or not name.strip():
             raise DataError(f"{path}: category {category!r} lacks an id or a name")
-        names[category["id"]] = category["name"].strip()
-    twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
-    if twice:
-        raise DataError(f"{path}: two categories are called {twice[0]!r}")
+        if id in names or name.strip() in names.values():
+            raise DataError(f"{path}: two categories have the id {id!r} or the name {name!r}")
+        names[id] = name.strip()
     return dict(sorted(names.items(), key=lambda pair: (str(type(pair[0])), pair[0])))
 
 
 def _box(annotation: dict[str, Any], where: str) -> tuple[float, float, float, float]:
     values = annotation.get("bbox")
-    if not (isinstance(values, list) and len(values) == 4 and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values)):
-        raise DataError(f"{where}: bbox is {values!r}, four numbers (x, y, width, height) were expected")
-    x, y, width, height = map(float, values)
+    try:
+        x, y, width, height = (float(value) for value in values or ())
+        if any(isinstance(value, str) for value in values) or not all(map(math.isfinite, (x, y, width, height))):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"{where}: bbox is {values!r}, four numbers (x, y, width, height) were expected") from None
     return x, y, x + width, y + height

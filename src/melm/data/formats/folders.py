@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from pathlib import Path
 
-from melm.data.formats.listing import Entry, Listing, Source, choose_split, image_id, split_folders, subfolders, walk_images
+from melm.data.formats.listing import (
+    Entry,
+    Listing,
+    Source,
+    choose_split,
+    image_id,
+    split_folders,
+    subfolders,
+    walk_images,
+)
 from melm.data.images import ImageError, content_key, is_image, read_bytes
 from melm.data.records import DataError, Problem
 
@@ -16,7 +24,7 @@ def looks_like(path: Path) -> bool:
 
 
 def read(source: Source, boxes: bool) -> Listing:
-    root = source.path.absolute()
+    root = source.path
     splits = _splits(root)
     split = choose_split(source, splits, root) if splits or source.split else None
     below = root / split if split else root
@@ -26,7 +34,12 @@ def read(source: Source, boxes: bool) -> Listing:
     tagged = [(image, folder.name) for folder in subfolders(below) for image in walk_images(folder, listing.problems)]
     for path in sorted(p for p in below.iterdir() if is_image(p) and p.is_file()):
         listing.problems.append(
-            Problem("warning", "image without tags", str(path), "left out: it lies beside the class folders, in none of them")
+            Problem(
+                "warning",
+                "image without tags",
+                str(path),
+                "left out: it lies beside the class folders, in none of them",
+            )
         )
     same = _same_pictures([image for image, _ in tagged])
     groups: dict[Path, list[tuple[Path, str]]] = defaultdict(list)
@@ -39,7 +52,12 @@ def read(source: Source, boxes: bool) -> Listing:
         if len(members) > 1:
             others = ", ".join(str(image) for image, _ in members[1:])
             listing.problems.append(
-                Problem("note", "same picture in several classes", str(first), f"also at {others}: one image with tags {', '.join(names)}")
+                Problem(
+                    "note",
+                    "same picture in several classes",
+                    str(first),
+                    f"also at {others}: one image with tags {', '.join(names)}",
+                )
             )
         listing.entries.append(Entry(image_id(root, first), first, names))
     return listing
@@ -55,7 +73,7 @@ def _same_pictures(images: list[Path]) -> dict[Path, Path]:
     by_size: dict[int, list[Path]] = defaultdict(list)
     for image in images:
         try:
-            by_size[os.stat(image).st_size].append(image)
+            by_size[image.stat().st_size].append(image)
         except OSError:
             continue  # a dangling link: `check` and reading name it
     first: dict[Path, Path] = {}

@@ -1,4 +1,4 @@
-"""ILSVRC 2013 detection: train (a folder per synset), val, and the val1/val2 lists; in the layout of 2013 or that of later years."""
+"""ILSVRC 2013 detection: train (a folder per synset), val, val1 and val2, in the layout of 2013 or of later years."""
 
 from __future__ import annotations
 
@@ -25,8 +25,18 @@ from melm.data.records import DataError, Problem
 
 # Where images, annotations and lists of a split lie: in 2013's own archives, and under ILSVRC/ as later years packed them.
 IMAGES = {"train": ("ILSVRC2013_DET_train", "Data/DET/train"), "val": ("ILSVRC2013_DET_val", "Data/DET/val")}
-XML = {"train": ("ILSVRC2013_DET_bbox_train", "Annotations/DET/train"), "val": ("ILSVRC2013_DET_bbox_val", "Annotations/DET/val")}
-LISTS = ("ILSVRC2013_devkit/data/det_lists", "devkit/data/det_lists", "data/det_lists", "ImageSets/DET", "det_lists", ".")
+XML = {
+    "train": ("ILSVRC2013_DET_bbox_train", "Annotations/DET/train"),
+    "val": ("ILSVRC2013_DET_bbox_val", "Annotations/DET/val"),
+}
+LISTS = (
+    "ILSVRC2013_devkit/data/det_lists",
+    "devkit/data/det_lists",
+    "data/det_lists",
+    "ImageSets/DET",
+    "det_lists",
+    ".",
+)
 NAMES = ("ILSVRC2013_devkit/data", "devkit/data", "data", ".")
 
 
@@ -35,11 +45,11 @@ def looks_like(path: Path) -> bool:
 
 
 def read(source: Source, boxes: bool) -> Listing:
-    root = source.path.absolute()
+    root = source.path
     splits = _splits(root)
     split = choose_split(source, splits, root)
     part = "train" if split.startswith("train") else "val"
-    images = source.images.absolute() if source.images else _first(root, IMAGES[part])
+    images = source.images or _first(root, IMAGES[part])
     if images is None:
         raise DataError(f"{root}: no images of {part} ({' or '.join(IMAGES[part])}); name their folder with --images")
     names = _names(root)
@@ -84,7 +94,7 @@ def _ids(root: Path, split: str, images: Path, problems: list[Problem]) -> list[
     listed = _list(root, split)
     if listed is None:
         return [image_id(images, path) for path in walk_images(images, problems)]
-    return [line.split()[0] for line in read_text(listed).splitlines() if line.strip()]
+    return [words[0] for words in _lines(listed)]
 
 
 def _names(root: Path) -> dict[str, str]:
@@ -92,28 +102,53 @@ def _names(root: Path) -> dict[str, str]:
     for place in NAMES:
         text, mat = root / place / "map_det.txt", root / place / "meta_det.mat"
         if text.is_file():
-            rows = [line.split(maxsplit=2) for line in read_text(text).splitlines() if line.strip()]
-            return {row[0]: row[2].strip() for row in sorted(rows, key=lambda row: int(row[1]))}
+            return _names_from_text(text)
         if mat.is_file():
-            synsets = scipy.io.loadmat(mat, squeeze_me=True)["synsets"]
-            rows = [(int(s["ILSVRC2013_DET_ID"]), str(s["WNID"]), str(s["name"])) for s in synsets.ravel()]
-            return {synset: name for number, synset, name in sorted(rows) if number <= 200}
+            return _names_from_mat(mat)
     return {}
 
 
-def _train_lists(root: Path) -> dict[str, dict[str, int]]:
-    """Class number -> image -> 1 (there), -1 (absent) or 0 (there in part of the image's annotations only)."""
-    given = {}
+def _names_from_text(path: Path) -> dict[str, str]:
+    rows = []
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        words = line.split(maxsplit=2)
+        if words and (len(words) < 3 or not words[1].isdecimal()):
+            raise DataError(f"{path}, line {number}: {line.strip()!r} is not a synset, a number and a name")
+        if words:
+            rows.append((int(words[1]), words[0], words[2].strip()))
+    return {synset: name for _, synset, name in sorted(rows)}
+
+
+def _names_from_mat(path: Path) -> dict[str, str]:
+    try:
+        synsets = scipy.io.loadmat(path, squeeze_me=True)["synsets"]
+        rows = [(int(s["ILSVRC2013_DET_ID"]), str(s["WNID"]), str(s["name"])) for s in synsets.ravel()]
+    except Exception as error:  # scipy's reader raises many things for a file that is cut or another
+        raise DataError(f"{path}: not the development kit's meta_det.mat ({error})") from None
+    return {synset: name for number, synset, name in sorted(rows) if number <= 200}
+
+
+def _train_lists(root: Path) -> dict[int, dict[str, int]]:
+    """Class number -> image -> 1 (there), -1 (absent) or 0 (perhaps), from either kind of lists the challenge gave out."""
+    given: dict[int, dict[str, int]] = {}
     for number in range(1, 201):
+        for stem, value in ((f"train_pos_{number}", 1), (f"train_part_{number}", 0), (f"train_neg_{number}", -1)):
+            for words in _lines(_list(root, stem)):
+                given.setdefault(number, {})[words[0]] = value
         path = _list(root, f"train_{number}")
-        if path is not None:
-            words = [line.split() for line in read_text(path).splitlines() if line.strip()]
-            given[str(number)] = {w[0]: int(w[1]) if len(w) > 1 else 1 for w in words}
+        for words in _lines(path):
+            if words[1:] not in (["1"], ["0"], ["-1"], []):
+                raise DataError(f"{path}: {' '.join(words)!r} is not an image followed by 1, -1 or 0")
+            given.setdefault(number, {})[words[0]] = int(words[1]) if words[1:] else 1
     return given
 
 
+def _lines(path: Path | None) -> list[list[str]]:
+    return [line.split() for line in read_text(path).splitlines() if line.strip()] if path else []
+
+
 def _train_tags(
-    id: str, boxed: tuple[str, ...], given: dict[str, dict[str, int]], names: dict[str, str]
+    id: str, boxed: tuple[str, ...], given: dict[int, dict[str, int]], names: dict[str, str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Training images were searched for some classes only: what no list says of an image is unknown, not absent."""
     synset = next((part for part in id.split("/") if part.startswith("n") and part[1:].isdigit()), None)
@@ -121,7 +156,7 @@ def _train_tags(
     if not given or not names:
         return tuple(sorted(tags)), ()
     in_order = list(names.values())
-    value = {in_order[int(n) - 1]: images.get(id) for n, images in given.items() if int(n) <= len(in_order)}
+    value = {in_order[n - 1]: images.get(id) for n, images in given.items() if n <= len(in_order)}
     tags |= {name for name, v in value.items() if v == 1}
     absent = {name for name, v in value.items() if v == -1}
     return tuple(sorted(tags)), tuple(sorted(set(in_order) - tags - absent))

@@ -11,6 +11,7 @@ from melm.data.formats.listing import (
     choose_split,
     classes_of,
     image_id,
+    is_leftover,
     split_folders,
     tags_of,
     walk_images,
@@ -24,7 +25,7 @@ def looks_like(path: Path) -> bool:
 
 
 def read(source: Source, boxes: bool) -> Listing:
-    root = source.path.absolute()
+    root = source.path
     splits = split_folders(root)
     split = choose_split(source, splits, root) if splits or source.split else None
     listing = Listing(root, (), [], split, splits)
@@ -34,7 +35,9 @@ def read(source: Source, boxes: bool) -> Listing:
         xml_path = image.with_suffix(".xml")
         used.add(xml_path)
         if not xml_path.is_file():
-            listing.problems.append(Problem("warning", "image without an XML file", str(image), "left out: its tags are not known"))
+            listing.problems.append(
+                Problem("warning", "image without an XML file", str(image), "left out: its tags are not known")
+            )
             continue
         try:
             xml = read_voc_xml(xml_path, boxes)
@@ -43,7 +46,7 @@ def read(source: Source, boxes: bool) -> Listing:
             continue
         tags, unknown = tags_of(xml.objects)
         listing.entries.append(Entry(image_id(root, image), image, tags, unknown, xml.objects, xml.size))
-    for xml_path in sorted(set(below.rglob("*.xml")) - used):
+    for xml_path in sorted(path for path in set(below.rglob("*.xml")) - used if not is_leftover(path)):
         listing.problems.append(Problem("error", "missing file", str(xml_path), "there is no image beside it"))
     listing.classes = classes_of(listing.entries)
     return listing

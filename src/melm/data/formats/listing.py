@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from os import walk
+from os.path import isfile, normpath
 from pathlib import Path, PurePosixPath
 
 from melm.data.images import ENDINGS, is_image
@@ -102,6 +103,11 @@ def subfolders(root: Path) -> list[Path]:
     return sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX")))
 
 
+def is_leftover(path: Path) -> bool:
+    """Hidden files and what archives of a Mac leave behind."""
+    return path.name.startswith(".") or "__MACOSX" in path.parts
+
+
 def walk_images(root: Path, problems: list[Problem]) -> Iterator[Path]:
     """Every image below a folder, sorted; links are followed, loops are not. Unreadable kinds are noted."""
     seen: set[Path] = set()
@@ -118,7 +124,12 @@ def walk_images(root: Path, problems: list[Problem]) -> Iterator[Path]:
                 yield path
             elif path.suffix.lower() in NOT_READ:
                 problems.append(
-                    Problem("warning", "kind of image not read", str(path), "left out: JPEG, PNG, WebP, BMP and TIFF are read")
+                    Problem(
+                        "warning",
+                        "kind of image not read",
+                        str(path),
+                        "left out: JPEG, PNG, WebP, BMP and TIFF are read",
+                    )
                 )
 
 
@@ -131,17 +142,18 @@ def inside(root: Path, name: str) -> Path:
     """The path of a file that a data set names, which must lie under its root."""
     listed = PurePosixPath(name.replace("\\", "/"))
     path = Path(listed) if listed.is_absolute() else root / listed
-    parts: list[str] = []
-    for part in path.parts:  # by name alone: links to images elsewhere are fine
-        if part == "..":
-            if parts:
-                parts.pop()
-        else:
-            parts.append(part)
-    normal = Path(*parts) if parts else path
+    normal = Path(normpath(path))  # by name alone: links to images elsewhere are fine
     if not normal.is_relative_to(root):
         raise DataError(f"{name!r} lies outside {root}; name the folder that holds the images with --images")
     return normal
+
+
+def file_inside(root: Path, name: str) -> Path:
+    """As `inside`, for a name that must be that of a file."""
+    path = inside(root, name)
+    if path == root:
+        raise DataError(f"{name!r} is the data's folder itself, where a file was expected")
+    return path
 
 
 def with_ending(path: Path) -> Path:
@@ -150,7 +162,7 @@ def with_ending(path: Path) -> Path:
         return path
     for ending in ENDINGS:
         for candidate in (path.with_name(path.name + ending), path.with_name(path.name + ending.upper())):
-            if candidate.is_file():
+            if isfile(candidate):  # unlike Path.is_file, says no to names the disk cannot hold
                 return candidate
     return path
 
@@ -160,19 +172,15 @@ def images_folder(source: Source, candidates: Iterable[Path], names: list[str]) 
     if source.images is not None:
         if not source.images.is_dir():
             raise DataError(f"--images {source.images}: there is no such folder")
-        return source.images.absolute()
-    candidates = [c.absolute() for c in candidates]
-
-    def there(folder: Path) -> bool:
-        return any(_exists(lambda name=name: with_ending(inside(folder, name)).is_file()) for name in names[:20])
-
-    return next((c for c in candidates if there(c)), candidates[0])
+        return source.images
+    candidates = list(candidates)
+    return next((c for c in candidates if any(_holds(c, name) for name in names[:20])), candidates[0])
 
 
-def _exists(look: Callable[[], bool]) -> bool:
+def _holds(folder: Path, name: str) -> bool:
     try:
-        return look()
-    except (DataError, OSError):
+        return isfile(with_ending(file_inside(folder, name)))
+    except DataError:
         return False
 
 
@@ -187,4 +195,6 @@ def read_text(path: Path) -> str:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}, line {line}: not {encoding[:6].upper().rstrip('-')} text; save the file as UTF-8") from None
+        raise DataError(
+            f"{path}, line {line}: not {encoding[:6].upper().rstrip('-')} text; save the file as UTF-8"
+        ) from None

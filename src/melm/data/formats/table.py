@@ -13,9 +13,10 @@ from melm.data.formats.listing import (
     Source,
     choose_split,
     classes_of,
+    file_inside,
     image_id,
     images_folder,
-    inside,
+    is_leftover,
     read_text,
     with_ending,
 )
@@ -23,7 +24,19 @@ from melm.data.images import is_image
 from melm.data.records import DataError, Problem
 from melm.errors import did_you_mean
 
-FILE_COLUMNS = ("file", "filename", "file_name", "image", "images", "image_name", "image_path", "path", "filepath", "file_path", "img")
+FILE_COLUMNS = (
+    "file",
+    "filename",
+    "file_name",
+    "image",
+    "images",
+    "image_name",
+    "image_path",
+    "path",
+    "filepath",
+    "file_path",
+    "img",
+)
 TAG_COLUMNS = ("tags", "tag", "label", "labels", "class", "classes", "class_name", "category", "categories")
 SPLIT_COLUMNS = ("split", "set", "subset")
 ENDINGS = (".csv", ".tsv", ".txt")
@@ -37,7 +50,7 @@ class Row(NamedTuple):
 
 
 def looks_like(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() in ENDINGS or path.is_dir() and len(_tables(path)) == 1
+    return path.suffix.lower() in ENDINGS if path.is_file() else path.is_dir() and len(_tables(path)) == 1
 
 
 def read(source: Source, boxes: bool) -> Listing:
@@ -47,13 +60,13 @@ def read(source: Source, boxes: bool) -> Listing:
     split = choose_split(source, splits, path) if splits or source.split else None
     if split:
         rows = [row for row in rows if row.split == split]
-    folder = path.absolute().parent
+    folder = path.parent
     root = images_folder(source, [folder, folder / "images", folder / path.stem], [row.file for row in rows])
     problems: list[Problem] = []
     tags: dict[Path, set[str]] = {}
     for row in rows:
         try:
-            image = with_ending(inside(root, row.file))
+            image = with_ending(file_inside(root, row.file))
         except DataError as error:
             problems.append(Problem("error", "path outside the data", f"{path}, line {row.line}", str(error)))
             continue
@@ -72,9 +85,12 @@ def read_rows(path: Path) -> list[Row]:
         return _with_header(path, header, [cell.strip() for cell in cells[0][1]], cells[1:])
     if is_image(Path(cells[0][1][0].strip())):
         separator = _tag_separator([cell for _, row in cells for cell in row[1:]])
-        return [Row(n, row[0].strip(), _tags(row[1:], separator), None) for n, row in cells if row[0].strip()]
+        _require_files(path, 0, cells)
+        return [Row(n, row[0].strip(), _tags(row[1:], separator), None) for n, row in cells]
     first = ", ".join(cells[0][1])
-    raise DataError(f"{path}, line {cells[0][0]}: no column of files in {first!r}; name it `file`.{did_you_mean(header[0], FILE_COLUMNS)}")
+    raise DataError(
+        f"{path}, line {cells[0][0]}: no column of files in {first!r}; name it `file`.{did_you_mean(header[0], FILE_COLUMNS)}"
+    )
 
 
 def _with_header(path: Path, header: list[str], spelled: list[str], cells: list[tuple[int, list[str]]]) -> list[Row]:
@@ -84,17 +100,19 @@ def _with_header(path: Path, header: list[str], spelled: list[str], cells: list[
     for number, row in cells:
         if len(row) != len(header):
             raise DataError(
-                f"{path}, line {number}: {len(row)} columns, the header has {len(header)}. Separate the tags of one image with | (cat|dog)"
+                f"{path}, line {number}: {len(row)} columns, the header has {len(header)}. "
+                "Separate the tags of one image with | (cat|dog)"
             )
-    for number, row in cells:
-        if not row[file].strip():
-            raise DataError(f"{path}, line {number}: no file name")
+    _require_files(path, file, cells)
     separator = _tag_separator([row[tag] for _, row in cells]) if tag is not None else "|"
     flags = [] if tag is not None else [i for i in range(len(header)) if i not in (file, split)]
     if tag is None and not (flags and all(row[i].strip() in ("0", "1") for _, row in cells for i in flags)):
         other = [name for i, name in enumerate(header) if i != file]
         hint = did_you_mean(other[0], TAG_COLUMNS) if other else ""
-        raise DataError(f"{path}: no column of tags among {', '.join(spelled)}; name it `tags`, or give each class a column of 0 and 1.{hint}")
+        raise DataError(
+            f"{path}: no column of tags among {', '.join(spelled)}; "
+            f"name it `tags`, or give each class a column of 0 and 1.{hint}"
+        )
     return [
         Row(
             number,
@@ -104,6 +122,12 @@ def _with_header(path: Path, header: list[str], spelled: list[str], cells: list[
         )
         for number, row in cells
     ]
+
+
+def _require_files(path: Path, column: int, cells: list[tuple[int, list[str]]]) -> None:
+    for number, row in cells:
+        if not row[column].strip():
+            raise DataError(f"{path}, line {number}: no file name")
 
 
 def _cells(path: Path) -> list[tuple[int, list[str]]]:
@@ -132,7 +156,8 @@ def _tags(cells: list[str], separator: str) -> list[str]:
 
 
 def _tables(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in (".csv", ".tsv"))
+    found = (p for p in folder.iterdir() if p.suffix.lower() in (".csv", ".tsv"))
+    return sorted(p for p in found if p.is_file() and not is_leftover(p))
 
 
 def _only_table(folder: Path) -> Path:

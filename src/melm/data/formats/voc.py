@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from melm.data.formats.listing import Entry, Listing, Source, choose_split, classes_of, inside, read_text, tags_of, with_ending
+from melm.data.formats.listing import (
+    Entry,
+    Listing,
+    Source,
+    choose_split,
+    classes_of,
+    inside,
+    is_leftover,
+    read_text,
+    tags_of,
+    with_ending,
+)
 from melm.data.formats.voc_xml import VocXml, read_voc_xml
 from melm.data.records import DataError, Problem
 
@@ -19,7 +30,7 @@ def read(source: Source, boxes: bool) -> Listing:
     root = _root(source.path)
     splits = _splits(root)
     split = choose_split(source, splits, root)
-    images = (source.images or root / "JPEGImages").absolute()
+    images = source.images or root / "JPEGImages"
     listing = Listing(images, (), [], split, splits)
     present = _class_lists(root, split)
     for id in _ids(root, split):
@@ -32,6 +43,11 @@ def read(source: Source, boxes: bool) -> Listing:
                 listing.problems.append(Problem("error", "broken annotation", str(xml_path), str(error)))
                 if present is None:
                     continue
+        elif present is None:
+            listing.problems.append(
+                Problem("warning", "image without an XML file", id, "left out: its tags are not known")
+            )
+            continue
         tags, unknown = tags_of(xml.objects) if present is None else _from_lists(present, id, root, split)
         listing.entries.append(Entry(id, with_ending(inside(images, id)), tags, unknown, xml.objects, xml.size))
     listing.classes = classes_of(listing.entries) if present is None else tuple(present)
@@ -42,7 +58,9 @@ def _roots(path: Path) -> list[Path]:
     """The VOC folder itself, or those of each year below a VOCdevkit."""
     below = [path, *sorted(path.glob("VOC2*")), *sorted(path.glob("VOCdevkit/VOC2*"))]
     return [
-        p for p in below if (p / "ImageSets" / "Main").is_dir() or ((p / "Annotations").is_dir() and (p / "JPEGImages").is_dir())
+        p
+        for p in below
+        if (p / "ImageSets" / "Main").is_dir() or ((p / "Annotations").is_dir() and (p / "JPEGImages").is_dir())
     ]
 
 
@@ -52,20 +70,24 @@ def _root(path: Path) -> Path:
         raise DataError(f"{path}: not PASCAL VOC: neither ImageSets/Main nor Annotations and JPEGImages are there")
     if len(roots) > 1 and roots[0] != path:
         raise DataError(f"{path}: several years ({', '.join(r.name for r in roots)}); name one of these folders")
-    return roots[0].absolute()
+    return roots[0]
 
 
 def _splits(root: Path) -> tuple[str, ...]:
-    stems = sorted(p.stem for p in (root / "ImageSets" / "Main").glob("*.txt"))
+    stems = [p.stem for p in _files(root / "ImageSets" / "Main", "*.txt")]
     if not stems:
         return (ALL,)
     return tuple(s for s in stems if not any(s.endswith(f"_{t}") for t in stems))  # not the lists per class
 
 
+def _files(folder: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in folder.glob(pattern) if not is_leftover(path))
+
+
 def _ids(root: Path, split: str) -> list[str]:
     path = root / "ImageSets" / "Main" / f"{split}.txt"
     if split == ALL and not path.is_file():
-        return sorted(p.stem for p in (root / "Annotations").glob("*.xml"))
+        return [p.stem for p in _files(root / "Annotations", "*.xml")]
     return [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
 
 
@@ -73,7 +95,7 @@ def _class_lists(root: Path, split: str) -> dict[str, dict[str, int]] | None:
     """Class -> image -> 1 (there), -1 (absent) or 0 (only difficult ones), or None where there are no such lists."""
     main = root / "ImageSets" / "Main"
     lists = {}
-    for path in sorted(main.glob(f"*_{split}.txt")):
+    for path in _files(main, f"*_{split}.txt"):
         values = {}
         for number, line in enumerate(read_text(path).splitlines(), 1):
             words = line.split()
@@ -86,10 +108,14 @@ def _class_lists(root: Path, split: str) -> dict[str, dict[str, int]] | None:
     return lists or None
 
 
-def _from_lists(present: dict[str, dict[str, int]], id: str, root: Path, split: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _from_lists(
+    present: dict[str, dict[str, int]], id: str, root: Path, split: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
         value = {name: images[id] for name, images in present.items()}
     except KeyError:
         short = next(name for name, images in present.items() if id not in images)
-        raise DataError(f"{root / 'ImageSets' / 'Main' / f'{short}_{split}.txt'}: image {id} of {split}.txt is missing") from None
+        raise DataError(
+            f"{root / 'ImageSets' / 'Main' / f'{short}_{split}.txt'}: image {id} of {split}.txt is missing"
+        ) from None
     return tuple(n for n, v in value.items() if v == 1), tuple(n for n, v in value.items() if v == 0)

@@ -23,14 +23,17 @@ class VocXml:
 def read_voc_xml(path: Path, boxes: bool, first_pixel: int = 1) -> VocXml:
     """The objects of an annotation file. Coordinates name the first and the last pixel, counted from `first_pixel`."""
     try:
-        root = parse(path, forbid_dtd=True)
+        tree = parse(path, forbid_dtd=True).getroot()
     except ParseError as error:
         raise DataError(f"{path}: not well-formed XML ({error})") from None
     except DefusedXmlException:
-        raise DataError(f"{path}: has a document type or entities, which annotation files do not need and are not read") from None
+        raise DataError(
+            f"{path}: has a document type or entities, which annotation files do not need and are not read"
+        ) from None
     except (OSError, ValueError, LookupError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
-    tree = root.getroot()
+    if tree is None:
+        raise DataError(f"{path}: an empty XML file")
     return VocXml(_size(tree, path), tuple(_object(node, path, boxes, first_pixel) for node in tree.iter("object")))
 
 

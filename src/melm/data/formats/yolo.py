@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import math
+from os.path import abspath, exists, isdir
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from melm.data.formats.listing import Entry, Listing, Object, Source, choose_split, image_id, inside, read_text, tags_of, walk_images
+from melm.data.formats.listing import (
+    Entry,
+    Listing,
+    Object,
+    Source,
+    choose_split,
+    file_inside,
+    image_id,
+    inside,
+    is_leftover,
+    read_text,
+    tags_of,
+    walk_images,
+)
 from melm.data.records import DataError, Problem
 
 SPLITS = ("train", "val", "test")
 
 
 def looks_like(path: Path) -> bool:
-    return path.suffix.lower() in (".yaml", ".yml") and path.is_file() or path.is_dir() and len(_yamls(path)) == 1
+    return path.suffix.lower() in (".yaml", ".yml") if path.is_file() else path.is_dir() and len(_yamls(path)) == 1
 
 
 def read(source: Source, boxes: bool) -> Listing:
@@ -29,17 +43,22 @@ def read(source: Source, boxes: bool) -> Listing:
     for image in _images(config[split], root, path, listing.problems):
         label = _label_path(image, root)
         try:
-            objects = _objects(label, names, boxes) if label.is_file() else ()  # no file: nothing is there, as YOLO has it
+            objects = _objects(label, names, boxes)
         except DataError as error:
             listing.problems.append(Problem("error", "broken annotation", str(label), str(error)))
             continue
         tags, unknown = tags_of(objects)
-        listing.entries.append(Entry(image_id(root, image), image, tags, unknown, objects if boxes else (), normalised=True))
+        listing.entries.append(
+            Entry(image_id(root, image), image, tags, unknown, objects if boxes else (), normalised=True)
+        )
     return listing
 
 
 def _yamls(folder: Path) -> list[Path]:
-    return [p for p in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if "names" in p.read_text("utf-8", "replace")]
+    found = (
+        p for p in folder.iterdir() if p.suffix.lower() in (".yaml", ".yml") and p.is_file() and not is_leftover(p)
+    )
+    return sorted(p for p in found if "names" in p.read_text("utf-8", "replace"))
 
 
 def _only_yaml(folder: Path) -> Path:
@@ -52,7 +71,14 @@ def _only_yaml(folder: Path) -> Path:
 def _load(path: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # all from PyYAML
         raise DataError(f"{path}: not readable as YAML ({error})") from None
     if not isinstance(config, dict) or "names" not in config:
         raise DataError(f"{path}: not a YOLO data file: `names` is missing")
@@ -62,7 +88,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _names(config: dict[str, Any], path: Path) -> dict[int, str]:
     names = config["names"]
     pairs = dict(enumerate(names)) if isinstance(names, list) else names
-    if not isinstance(pairs, dict) or not all(isinstance(k, int) for k in pairs):
+    if not pairs or not isinstance(pairs, dict) or not all(isinstance(k, int) for k in pairs):
         raise DataError(f"{path}: `names` is neither a list nor numbers with names")
     result = {k: str(pairs[k]).strip() for k in sorted(pairs)}
     if len(set(result.values())) < len(result):
@@ -74,9 +100,8 @@ def _names(config: dict[str, Any], path: Path) -> dict[int, str]:
 
 def _root(config: dict[str, Any], path: Path) -> Path:
     """`path:` of the file where that exists, else the file's own folder."""
-    here = path.absolute().parent
-    named = here / str(config.get("path") or ".")
-    return Path(inside(Path(named.anchor), str(named))) if named.is_dir() else here
+    named = abspath(path.parent / str(config.get("path") or "."))
+    return Path(named) if isdir(named) else path.parent  # says no to names the disk cannot hold
 
 
 def _images(listed: Any, root: Path, path: Path, problems: list[Problem]) -> list[Path]:
@@ -89,7 +114,7 @@ def _images(listed: Any, root: Path, path: Path, problems: list[Problem]) -> lis
         else:
             for line in filter(None, map(str.strip, read_text(place).splitlines())):
                 try:
-                    found.append(inside(root, line))
+                    found.append(file_inside(root, line))
                 except DataError as error:
                     problems.append(Problem("error", "path outside the data", str(place), str(error)))
     return found
@@ -98,7 +123,7 @@ def _images(listed: Any, root: Path, path: Path, problems: list[Problem]) -> lis
 def _place(name: str, root: Path, path: Path) -> Path:
     tries = [root / name, root / name.removeprefix("../")]  # Roboflow writes ../train/images for train/images
     for place in tries:
-        if place.exists():
+        if exists(place):
             return inside(root, str(place))
     raise DataError(f"{path}: {name} is neither a folder nor a file under {root}")
 
@@ -114,14 +139,19 @@ def _label_path(image: Path, root: Path) -> Path:
 
 
 def _objects(label: Path, names: dict[int, str], boxes: bool) -> tuple[Object, ...]:
+    if not label.is_file():
+        return ()  # nothing is there, as YOLO has it
     objects = []
     for number, line in enumerate(read_text(label).splitlines(), 1):
         words = line.split()
         if not words:
             continue
         try:
-            index, values = int(float(words[0])), [float(word) for word in words[1:]]
-        except ValueError:
+            number_of_class, *values = (float(word) for word in words)
+            index = int(number_of_class)
+            if index != number_of_class:
+                raise ValueError
+        except (ValueError, OverflowError):
             raise DataError(f"line {number}: {line.strip()!r} is not a class number followed by numbers") from None
         if index not in names:
             raise DataError(f"line {number}: class {index}, but data.yaml names {min(names)} to {max(names)}")
@@ -138,4 +168,6 @@ def _box(values: list[float], number: int) -> tuple[float, float, float, float]:
         return x - width / 2, y - height / 2, x + width / 2, y + height / 2
     if len(values) >= 6 and len(values) % 2 == 0:
         return min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])
-    raise DataError(f"line {number}: {len(values)} numbers after the class; 4 (x y width height) or a polygon were expected")
+    raise DataError(
+        f"line {number}: {len(values)} numbers after the class; 4 (x y width height) or a polygon were expected"
+    )

@@ -1,0 +1,40 @@
+# Two commands do everything, from nothing but Python: `make demo` and `make test`.
+#
+#   make demo              set up, and run what there is end to end on a generated data set
+#   make test              set up, lint, type check, and test (a few minutes)
+#   make test-all          the slow tests too
+#   TORCH=system           use the PyTorch this Python already has, instead of installing one
+#   PYTHON=python3.12      build the environment with another Python
+#   EXTRAS=                set up without the development tools
+
+PYTHON ?= python3
+TORCH ?= pip
+VENV ?= .venv
+BIN := $(VENV)/bin
+EXTRAS ?= [dev]
+READY := $(VENV)/.ready-$(TORCH)
+
+.PHONY: setup test test-all lint demo clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt tools/setup_env.py
+	$(PYTHON) tools/setup_env.py --venv $(VENV) --torch $(TORCH) --extras "$(EXTRAS)"
+	@touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-all: lint
+	$(BIN)/pytest -n auto
+
+demo: setup
+	$(BIN)/python tools/demo.py
+
+clean:
+	rm -rf $(VENV) demo build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,56 @@
+"""What several tests share: small pictures with known objects, and real data where it is at hand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test touches the user's cache."""
+    monkeypatch.setenv("MELM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def voc2007():
+    """The folder of PASCAL VOC 2007, named by MELM_VOC2007."""
+    named = os.environ.get("MELM_VOC2007")
+    if not named:
+        pytest.skip("MELM_VOC2007 does not name a folder with PASCAL VOC 2007")
+    return Path(named)
+
+
+def draw_scene(seed, size=(160, 120)):
+    """A noisy picture with one ellipse and one rectangle: (H, W, 3), and their boxes."""
+    random = np.random.default_rng(seed)
+    width, height = size
+    pixels = random.integers(90, 130, (height, width, 3)).astype(np.uint8)
+    image = Image.fromarray(pixels)
+    draw = ImageDraw.Draw(image)
+    boxes = []
+    for shape in (draw.ellipse, draw.rectangle):
+        x, y = int(random.integers(0, width - 60)), int(random.integers(0, height - 50))
+        w, h = int(random.integers(30, 60)), int(random.integers(25, 50))
+        shape((x, y, x + w - 1, y + h - 1), fill=tuple(int(c) for c in random.integers(0, 255, 3)))
+        boxes.append((x, y, x + w, y + h))
+    return np.asarray(image), boxes
+
+
+def save_scenes(folder, count, ending=".png", size=(160, 120)):
+    """Scenes in two class folders."""
+    for i in range(count):
+        path = folder / ("round" if i % 2 else "square") / f"{i:03d}{ending}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw_scene(i, size)[0]).save(path)
+    return folder
+
+
+def melm(*arguments, **options):
+    """Runs the command line in a process of its own."""
+    command = [sys.executable, "-m", "melm", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)

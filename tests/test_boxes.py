@@ -1,0 +1,87 @@
+"""Overlaps, suppression and EXIF turns of boxes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from melm.boxes import area, clip, iou, nms, ranked, rotate_exif
+
+corners = st.integers(0, 40)
+
+
+def boxes_of(array):
+    """Any four integers as a box with its corners in order."""
+    array = array.astype(np.float64)
+    return np.concatenate([np.minimum(array[:, :2], array[:, 2:]), np.maximum(array[:, :2], array[:, 2:])], axis=1)
+
+
+some_boxes = st.integers(1, 12).flatmap(lambda n: arrays(np.int64, (n, 4), elements=corners)).map(boxes_of)
+
+
+def test_iou_by_hand():
+    a = np.array([[0, 0, 10, 10], [0, 0, 0, 0]])
+    b = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [0, 0, 0, 0]])
+    # 50 shared of 150 covered; empty boxes overlap nothing, not even each other
+    np.testing.assert_allclose(iou(a, b), [[1, 1 / 3, 0, 0], [0, 0, 0, 0]])
+
+
+@given(some_boxes, some_boxes)
+def test_iou_counts_pixels(a, b):
+    def pixels(box):
+        x1, y1, x2, y2 = box.astype(int)
+        return {(x, y) for x in range(x1, x2) for y in range(y1, y2)}
+
+    for i, j in [(0, 0), (-1, -1)]:
+        one, two = pixels(a[i]), pixels(b[j])
+        expected = len(one & two) / len(one | two) if one | two else 0
+        assert iou(a, b)[i, j] == pytest.approx(expected)
+
+
+def test_area_of_a_box_inside_out():
+    assert area(np.array([[10.0, 10, 0, 20], [0, 0, 3, 4]])).tolist() == [0, 12]
+
+
+def test_clip():
+    assert clip(np.array([[-5.0, 2, 50, 9]]), 20, 8).tolist() == [[0, 2, 20, 8]]
+
+
+@given(some_boxes, st.integers(0, 3), st.sampled_from([0.3, 0.5, 0.8]))
+def test_nms_keeps_the_best_and_nothing_close_to_it(boxes, seed, threshold):
+    scores = np.random.default_rng(seed).integers(0, 4, len(boxes)).astype(float)  # with ties
+    kept = nms(boxes, scores, threshold)
+    overlap = iou(boxes, boxes)
+    assert scores[kept[0]] == scores.max()
+    assert all(overlap[i, j] <= threshold for i in kept for j in kept if i != j)
+    for i in set(range(len(boxes))) - set(kept):  # every box left out has a kept one, no worse, that covers it
+        assert any(overlap[i, j] > threshold and scores[j] >= scores[i] for j in kept)
+
+
+@given(some_boxes, st.integers(0, 5))
+def test_ranking_and_nms_do_not_depend_on_the_order_of_the_input(boxes, seed):
+    boxes = np.unique(boxes, axis=0)
+    random = np.random.default_rng(seed)
+    scores = random.integers(0, 3, len(boxes)).astype(float)
+    shuffle = random.permutation(len(boxes))
+    for order in (ranked, lambda b, s: nms(b, s, 0.5)):
+        np.testing.assert_array_equal(
+            boxes[order(boxes, scores)], boxes[shuffle][order(boxes[shuffle], scores[shuffle])]
+        )
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_turn_with_the_picture(orientation):
+    """Paint a box, let Pillow turn the picture, and look where the paint is."""
+    from PIL import Image, ImageOps
+
+    pixels = np.zeros((20, 30), np.uint8)
+    pixels[3:9, 5:17] = 255
+    image = Image.fromarray(pixels)
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    image.info["exif"] = exif.tobytes()
+    turned = np.asarray(ImageOps.exif_transpose(image))
+    ys, xs = np.nonzero(turned)
+    expected = [[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]]
+    assert rotate_exif(np.array([[5.0, 3, 17, 9]]), orientation, 30, 20).tolist() == expected

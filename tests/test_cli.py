@@ -1,0 +1,97 @@
+"""The command line: help with examples, exit codes, and words for mistakes."""
+
+import json
+
+import pytest
+
+import melm as package
+from conftest import melm, save_scenes
+
+COMMANDS = ["check", "proposals"]
+
+
+def test_version():
+    result = melm("--version")
+    assert result.returncode == 0 and result.stdout == f"melm {package.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [[], *[[c] for c in COMMANDS]])
+def test_help_has_an_example(command):
+    result = melm(*command, "--help")
+    assert result.returncode == 0 and "Example:\n" in result.stdout and "\n    melm " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["chek", "x"], "Did you mean 'check'"),
+        (["check"], "Missing argument 'DATA'"),
+        (["check", "{photos}", "--splt", "val"], "Did you mean '--split'"),
+        (["check", "{photos}", "--format", "yollo"], "Did you mean 'yolo'"),
+        (["check", "{photos}", "--workers", "0"], "--workers"),
+        (["proposals", "{photos}", "--method", "selectiv-search"], "Did you mean 'selective-search'"),
+        (["proposals", "{photos}", "--method", "file"], "needs --file"),
+        (["proposals", "{photos}", "--method", "edge-boxes", "--file", "x.mat"], "takes no --file"),
+        (["proposals", "{photos}", "--max-boxes", "0"], "at least 1"),
+        (["proposals", "{photos}", "--max-boxes", "many"], "not a valid int"),
+    ],
+)
+def test_wrong_use_ends_with_2(tmp_path, arguments, words):
+    photos = save_scenes(tmp_path / "photos", 2)
+    result = melm(*[a.format(photos=photos) for a in arguments])
+    assert result.returncode == 2, result.stderr
+    assert words in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "nowhere"], "nowhere: there is no such file or folder"),
+        (["check", "{photos}", "--classes", "round,squre"], "Did you mean 'square'"),
+        (["check", "{photos}", "--background", "sqare"], "Did you mean 'square'"),
+        (["check", "{photos}", "--split", "val"], "there is no split 'val'"),
+        (["check", "{photos}", "--format", "voc"], "not PASCAL VOC"),
+        (["proposals", "{photos}", "--recall"], "no boxes to measure against"),
+        (["proposals", "{photos}", "--file", "nowhere.mat"], "nowhere.mat: cannot be read"),
+    ],
+)
+def test_problems_end_with_1(tmp_path, arguments, words):
+    photos = save_scenes(tmp_path / "photos", 2)
+    result = melm(*[a.format(photos=photos) for a in arguments])
+    assert result.returncode == 1, result.stderr
+    assert words in result.stderr and "Traceback" not in result.stderr
+
+
+def test_recall_table_plot_and_json(tmp_path):
+    from writers import Picture, Thing, write_coco
+
+    pictures = [Picture(f"{i}.png", [Thing("thing", (20, 20, 100, 90))], (160, 120)) for i in range(3)]
+    write_coco(tmp_path / "data", pictures)
+    plot = tmp_path / "curve.png"
+    arguments = [
+        "proposals",
+        tmp_path / "data",
+        "--recall",
+        "--plot",
+        plot,
+        "--method",
+        "edge-boxes",
+        "--min-side",
+        "5",
+    ]
+    result = melm(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert "mean average best overlap" in result.stdout and "all objects" in result.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    figures = json.loads(melm(*arguments, "--json").stdout)
+    assert figures["already_there"] == 3 and figures["recall"]["objects"] == 3
+    assert 0 <= figures["recall"]["recall_50"] <= 1 and figures["recall"]["seconds_per_image_and_core"] > 0
+
+
+def test_output_into_a_closed_pipe(tmp_path):
+    import subprocess
+    import sys
+
+    photos = save_scenes(tmp_path / "photos", 2)
+    shell = f"{sys.executable} -m melm check {photos} --all | true"
+    assert "Traceback" not in subprocess.run(["bash", "-c", shell], capture_output=True, text=True).stderr

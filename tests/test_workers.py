@@ -1,0 +1,76 @@
+"""Work on many processes: complete, in words when a worker dies, and without orphans."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from melm.errors import MelmError
+from melm.workers import for_each
+
+
+def square(x):
+    return x * x
+
+
+def die_at_seven(x):
+    if x == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return x
+
+
+def fail_at_three(x):
+    if x == 3:
+        raise MelmError("item 3 is bad")
+    return x
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_item_once(workers):
+    assert sorted(for_each(square, range(30), workers)) == [(x, x * x) for x in range(30)]
+
+
+def test_a_dead_worker_is_named_with_what_it_held():
+    with pytest.raises(MelmError, match=r"a worker process died.*\n  (.*\n  )*7\n") as error:
+        list(for_each(die_at_seven, range(30), 2))
+    assert "run the same command again" in str(error.value)
+
+
+def test_an_error_of_a_worker_comes_through():
+    with pytest.raises(MelmError, match="item 3 is bad"):
+        list(for_each(fail_at_three, range(30), 2))
+
+
+SLOW = """
+import os, time
+from pathlib import Path
+from melm.workers import for_each
+def wait(folder):
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(60)
+if __name__ == "__main__":
+    import sys
+    list(for_each(wait, [sys.argv[1]] * 4, 2))
+"""
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    started = tmp_path / "started"
+    started.mkdir()
+    parent = subprocess.Popen([sys.executable, script, started])
+    deadline = time.time() + 60
+    while len(list(started.iterdir())) < 2 and time.time() < deadline:
+        time.sleep(0.1)
+    pids = [int(path.name) for path in started.iterdir()]
+    assert len(pids) == 2
+    parent.kill()
+    parent.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.time() < deadline:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
