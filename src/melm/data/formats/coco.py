@@ -138,9 +138,9 @@ def _categories(coco: dict[str, Any], path: Path) -> dict[Any, str]:
 
 
 def _box(annotation: dict[str, Any], where: str) -> tuple[float, float, float, float]:
-    values = annotation.get("bbox")
+    values = annotation.get("bbox") or ()
     try:
-        x, y, width, height = (float(value) for value in values or ())
+        x, y, width, height = (float(value) for value in values)
         if any(isinstance(value, str) for value in values) or not all(map(math.isfinite, (x, y, width, height))):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
