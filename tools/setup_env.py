@@ -1,7 +1,7 @@
 """Builds the project's virtual environment, and says before it downloads how much that will be.
 
-Every package is pinned in constraints.txt. With `--torch system` the environment sees the packages of the Python that runs
-this script, and the PyTorch among them is used as it is, if it is new enough.
+Every package is pinned in constraints.txt. With `--torch system` the environment also sees the packages of the Python that runs
+this script, itself perhaps in a virtual environment, and the PyTorch among them is used as it is, if it is new enough.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOWEST_TORCH = (2, 5)
 OTHERS = "0.25 GB"  # everything but PyTorch, measured
+SITE_PACKAGES = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def main() -> None:
@@ -28,19 +29,21 @@ def main() -> None:
     parser.add_argument("--extras", default="[dev]")
     options = parser.parse_args()
     if not (3, 10) <= sys.version_info[:2] <= (3, 13):
-        sys.exit(
-            f"melm needs Python 3.10 to 3.13, this is {sys.version.split()[0]}. Choose one: make PYTHON=python3.12"
-        )
-    constraints = ROOT / "constraints.txt"
-    if options.torch == "system":
-        require_system_torch()
-    venv.create(options.venv, with_pip=True, system_site_packages=options.torch == "system", clear=False)
+        version = sys.version.split()[0]
+        sys.exit(f"melm needs Python 3.10 to 3.13, this is {version}. Choose one: make PYTHON=python3.12")
+    there = packages_with_torch() if options.torch == "system" else None
+    venv.create(options.venv, with_pip=True)
     python = options.venv / "bin" / "python"
+    constraints = ROOT / "constraints.txt"
     with tempfile.TemporaryDirectory() as scratch:
-        if options.torch == "system":
-            print("setup: uses the PyTorch that is there; downloads about", OTHERS, flush=True)
+        if there:
+            print(f"setup: uses the PyTorch in {there}; downloads about {OTHERS}", flush=True)
+            own = subprocess.run(
+                [python, "-c", SITE_PACKAGES], check=True, capture_output=True, text=True
+            ).stdout.strip()
+            Path(own, "torch_of_the_system.pth").write_text(f"{there}\n")
+            pins = constraints.read_text().splitlines()
             constraints = Path(scratch, "constraints.txt")
-            pins = (ROOT / "constraints.txt").read_text().splitlines()
             constraints.write_text("\n".join(pin for pin in pins if not pin.startswith("torch==")))
         else:
             announce(python, constraints)
@@ -51,18 +54,17 @@ def main() -> None:
     print(f"setup: {version.stdout.strip()} is ready in {options.venv}")
 
 
-def require_system_torch() -> None:
-    """Stops, in words, when there is no PyTorch here or only one that is too old."""
+def packages_with_torch() -> Path:
+    """The folder with this Python's PyTorch; stops, in words, when there is none or only one that is too old."""
     try:
         import torch
     except ImportError:
         sys.exit(f"TORCH=system, but {sys.executable} has no PyTorch. Install one, or leave TORCH=system out.")
     found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if found < LOWEST_TORCH:
-        sys.exit(
-            f"TORCH=system, but PyTorch {torch.__version__} is too old: {LOWEST_TORCH[0]}.{LOWEST_TORCH[1]} or newer is needed."
-        )
-    print(f"setup: PyTorch {torch.__version__} is there and fits")
+        lowest = ".".join(map(str, LOWEST_TORCH))
+        sys.exit(f"TORCH=system, but PyTorch {torch.__version__} is too old: {lowest} or newer is needed.")
+    return Path(torch.__file__).parent.parent
 
 
 def announce(python: Path, constraints: Path) -> None:
