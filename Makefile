@@ -12,7 +12,7 @@ TORCH ?= pip
 VENV ?= .venv
 BIN := $(VENV)/bin
 EXTRAS ?= [dev]
-READY := $(VENV)/.ready-$(TORCH)
+READY := $(VENV)/.ready-$(TORCH)-$(subst ],,$(subst [,,$(EXTRAS)))
 
 .PHONY: setup test test-all lint demo clean
 
@@ -20,7 +20,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt tools/setup_env.py
 	$(PYTHON) tools/setup_env.py --venv $(VENV) --torch $(TORCH) --extras "$(EXTRAS)"
-	@touch $@
+	@rm -f $(VENV)/.ready-* && touch $@
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """The command line: help with examples, exit codes, and words for mistakes."""
 
 import json
+import os
 
 import pytest
 
@@ -32,6 +33,13 @@ def test_help_has_an_example(command):
         (["proposals", "{photos}", "--method", "selectiv-search"], "Did you mean 'selective-search'"),
         (["proposals", "{photos}", "--method", "file"], "needs --file"),
         (["proposals", "{photos}", "--method", "edge-boxes", "--file", "x.mat"], "takes no --file"),
+        (["check", "{photos}", "--classes", "round,squre"], "Did you mean 'square'"),
+        (["check", "{photos}", "--classes", ","], "names separated by commas"),
+        (["check", "{photos}", "--background", "sqare"], "Did you mean 'square'"),
+        (["check", "{photos}", "--split", "val"], "there is no split 'val'"),
+        (["check", "{photos}", "--images", "{photos}"], "--images does not go with the format folders"),
+        (["proposals", "{photos}", "--recall", "--plot", "nowhere/x.png"], "no such folder"),
+        (["proposals", "{photos}", "--recall", "--plot", "x.xyz"], "ends in .png"),
         (["proposals", "{photos}", "--max-boxes", "0"], "at least 1"),
         (["proposals", "{photos}", "--max-boxes", "many"], "not a valid int"),
     ],
@@ -47,9 +55,6 @@ def test_wrong_use_ends_with_2(tmp_path, arguments, words):
     ("arguments", "words"),
     [
         (["check", "nowhere"], "nowhere: there is no such file or folder"),
-        (["check", "{photos}", "--classes", "round,squre"], "Did you mean 'square'"),
-        (["check", "{photos}", "--background", "sqare"], "Did you mean 'square'"),
-        (["check", "{photos}", "--split", "val"], "there is no split 'val'"),
         (["check", "{photos}", "--format", "voc"], "not PASCAL VOC"),
         (["proposals", "{photos}", "--recall"], "no boxes to measure against"),
         (["proposals", "{photos}", "--file", "nowhere.mat"], "nowhere.mat: cannot be read"),
@@ -86,6 +91,25 @@ def test_recall_table_plot_and_json(tmp_path):
     figures = json.loads(melm(*arguments, "--json").stdout)
     assert figures["already_there"] == 3 and figures["recall"]["objects"] == 3
     assert 0 <= figures["recall"]["recall_50"] <= 1 and figures["recall"]["seconds_per_image_and_core"] > 0
+
+
+def test_recall_leaves_out_what_is_broken(tmp_path):
+    from writers import Picture, Thing, write_coco
+
+    write_coco(tmp_path, [Picture(f"{i}.png", [Thing("thing", (20, 20, 100, 90))], (160, 120)) for i in range(3)])
+    broken = next(tmp_path.rglob("1.png"))
+    broken.write_bytes(b"x")
+    result = melm("proposals", tmp_path, "--recall", "--plot", tmp_path / "c.png", "--method", "edge-boxes")
+    assert result.returncode == 1 and "2 computed, 0 already there, 1 failed" in result.stdout
+    assert "ERROR: boxes left out (1)" in result.stdout and "mean average best overlap" in result.stdout
+
+
+def test_file_names_that_are_not_utf_8(tmp_path):
+    photos = save_scenes(tmp_path / "photos", 2)
+    (photos / "round" / "001.png").rename(photos / "round" / os.fsdecode(b"\xc3\xa8\xff.png"))
+    (photos / "round" / os.fsdecode(b"bad\xff.png")).write_bytes(b"x")
+    result = melm("check", photos, env=os.environ | {"PYTHONIOENCODING": "ascii:strict"})
+    assert result.returncode == 1 and "bad" in result.stdout and "Traceback" not in result.stderr
 
 
 def test_output_into_a_closed_pipe(tmp_path):

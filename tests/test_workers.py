@@ -37,7 +37,7 @@ def test_every_item_once(workers):
 def test_a_dead_worker_is_named_with_what_it_held():
     with pytest.raises(MelmError, match=r"a worker process died.*\n  (.*\n  )*7\n") as error:
         list(for_each(die_at_seven, range(30), 2))
-    assert "run the same command again" in str(error.value)
+    assert "Run the same command again" in str(error.value)
 
 
 def test_an_error_of_a_worker_comes_through():

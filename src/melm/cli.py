@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 the data or the run has problems, 2 wrong use, 130 stopped
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -15,12 +16,13 @@ from typing import Any, TypeVar
 import click
 
 import melm
+from melm.data import Source
 from melm.data.formats import FORMATS
-from melm.data.formats.listing import Source
 from melm.errors import MelmError, UsageError, did_you_mean, one_of
 from melm.proposals.record import FILE_BOXES, METHODS
 from melm.workers import available_cores
 
+RESUMABLE = ("proposals",)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -36,7 +38,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Name(click.ParamType[str]):
+class Name(click.ParamType):  # type: ignore[type-arg]
     """One of several names, with "did you mean" for a mistyped one."""
 
     def __init__(self, what: str, names: tuple[str, ...]) -> None:
@@ -96,7 +98,9 @@ def workers_option(command: Command) -> Command:
 def source_of(options: dict[str, Any]) -> Source:
     """Takes the options of `data_options` out of a command's options."""
     classes = options.pop("classes")
-    names = tuple(name.strip() for name in classes.split(",") if name.strip()) if classes else None
+    names = None if classes is None else tuple(name.strip() for name in classes.split(",") if name.strip())
+    if names is not None and (not names or len(set(names)) < len(names)):
+        raise UsageError(f"--classes {classes}: names separated by commas, each once, were expected")
     return Source(
         options.pop("data"),
         options.pop("format"),
@@ -128,17 +132,8 @@ def check(workers: int, show_all: bool, as_json: bool, **options: Any) -> int:
     from melm.progress import Steps
     from melm.show.check_report import check_text
 
-    steps: list[Steps] = []
-
-    def progress(total: int) -> Callable[[], None]:
-        steps.append(Steps("looking at images", total).__enter__())
-        return steps[0].advance
-
-    try:
-        report = check_data(source_of(options), workers, progress)
-    finally:
-        for step in steps:
-            step.__exit__(*sys.exc_info())
+    with Steps("looking at images") as steps:
+        report = check_data(source_of(options), workers, steps.of)
     print(json.dumps(report.as_dict(), indent=1, ensure_ascii=False) if as_json else check_text(report, show_all))
     return 0 if report.ok else 1
 
@@ -205,6 +200,8 @@ def proposals(
     from melm.data import read_tags
     from melm.progress import Steps
     from melm.proposals import ProposalSettings, ProposalStore, ReadyMade, make_proposals, settings_for_file
+    from melm.show.curves import require_plot
+    from melm.show.proposals_report import recall_report, summary
 
     method = method or ("file" if file else "selective-search")
     settings = ProposalSettings(method, max_boxes, min_side, max_side, whole_image)
@@ -214,23 +211,31 @@ def proposals(
     if ready_made:
         settings = settings_for_file(settings, ready_made)
     source = source_of(options)
+    if recall:
+        require_plot(plot)
     images = read_tags(source)
     store = ProposalStore(settings)
     with Steps("proposals", len(images)) as steps:
         done = make_proposals(images, store, workers, ready_made, steps.advance)
-    from melm.show.proposals_report import recall_report, summary
-
     result = summary(done, store, images.problems)
     text = result.pop("text")
+    if not as_json:
+        print(text)
     if recall:
         result["recall"] = recall_report(source, done, store, plot)
-        text += "\n\n" + result["recall"].pop("text")
-    print(json.dumps(result, indent=1, ensure_ascii=False) if as_json else text)
-    return 1 if result["failed"] or not done else 0
+        text = result["recall"].pop("text")
+        if not as_json:
+            print(f"\n{text}")
+    if as_json:
+        print(json.dumps(result, indent=1, ensure_ascii=False))
+    return 0 if result["ok"] and result.get("recall", {"ok": True})["ok"] else 1
 
 
 def main() -> None:
     """Runs the command line; a user's mistake ends in one line of words, never in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names and terminals of any encoding
     try:
         code = cli.main(prog_name="melm", standalone_mode=False)
     except click.exceptions.Abort:
@@ -253,5 +258,7 @@ def main() -> None:
 
 
 def _stopped() -> int:
-    print("melm: stopped. What was finished is kept; the same command goes on from here.", file=sys.stderr)
+    resumable = len(sys.argv) > 1 and sys.argv[1] in RESUMABLE
+    goes_on = " What was finished is kept; the same command goes on from here." if resumable else ""
+    print(f"melm: stopped.{goes_on}", file=sys.stderr)
     return 130

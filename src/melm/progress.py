@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 class Steps:
     """Counts the steps of a long job. Use as a context manager and call `advance`."""
 
-    def __init__(self, name: str, total: int, stream: TextIO | None = None) -> None:
+    def __init__(self, name: str, total: int = 0, stream: TextIO | None = None) -> None:
         self.name, self.total, self.done = name, total, 0
         self.stream = stream or sys.stderr
         self.started = self.printed = time.monotonic()
@@ -56,6 +56,13 @@ class Steps:
             self.bar.stop()
         elif self.printed > self.started and kind is None:
             self._print()
+
+    def of(self, total: int) -> None:
+        """One more step of a job whose length is known only now."""
+        self.total = total
+        if self.bar:
+            self.bar.update(self.task, total=total)
+        self.advance()
 
     def advance(self, steps: int = 1) -> None:
         self.done += steps

@@ -50,7 +50,7 @@ def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int
         in_hand = "\n  ".join(str(item) for item in list(running.values())[: 2 * workers])
         raise MelmError(
             f"a worker process died (killed, or out of memory?) while one of these was in hand:\n  {in_hand}\n"
-            "What was finished is kept: run the same command again, with fewer --workers if memory was short."
+            "Run the same command again, with fewer --workers if memory was short."
         ) from None
     finally:
         pool.shutdown(wait=finished, cancel_futures=True)

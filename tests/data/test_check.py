@@ -159,6 +159,42 @@ def test_odd_images_are_said(photos):
     assert kinds(look(photos)) == ["dark 16-bit image", "several pages", "tiny image"]
 
 
+def test_split_folders_are_not_classes(tmp_path):
+    for i, name in enumerate(("train/cat", "test/cat", "backup/cat")):
+        scene(tmp_path / "d" / name / f"{i}.png", i)
+    with pytest.raises(DataError, match="test, train look like splits, backup does not"):
+        look(tmp_path / "d")
+    assert look(tmp_path / "d", split="train").images == 1
+    for i, name in enumerate(("images", "annotations")):
+        scene(tmp_path / "e" / name / f"{i}.png", i)
+    assert kinds(look(tmp_path / "e"), "error") == ["folder that is hardly a class"]
+
+
+def test_a_table_that_is_not_the_data(photos):
+    (photos / "prices.csv").write_text("what,price\npear,3\n")
+    assert look(photos).format == "folders"
+
+
+def test_yolo_labels_without_an_image(tmp_path):
+    from writers import Picture, Thing, write_yolo
+
+    write_yolo(tmp_path, [Picture(f"{i}.png", [Thing(name, (2, 2, 9, 9))], (64, 64)) for i, name in enumerate("ab")])
+    (next(tmp_path.rglob("0.txt")).parent / "gone.txt").write_text("0 .5 .5 .1 .1\n")
+    report = look(tmp_path)
+    assert [(p.kind, p.file.rsplit("/", 1)[1]) for p in report.problems if p.severity == "error"] == [
+        ("missing file", "gone.txt")
+    ]
+
+
+def test_voc_lists_and_annotations_that_disagree(tmp_path):
+    from writers import Picture, Thing, write_voc
+
+    write_voc(tmp_path, [Picture(f"{i}.png", [Thing(name, (2, 2, 9, 9))], (64, 64)) for i, name in enumerate("ab")])
+    xml = next(tmp_path.rglob("0.xml"))
+    xml.write_text(xml.read_text().replace("<name>a</name>", "<name>b</name>"))
+    assert kinds(look(tmp_path), "warning") == ["annotation and lists disagree"]
+
+
 def test_many_classes(tmp_path):
     scene(tmp_path / "a.png", 1)
     scene(tmp_path / "b.png", 2)

@@ -127,9 +127,10 @@ def test_selective_search_forgets_opencvs_random_order():
     ("settings", "words"),
     [
         ({"method": "edge-boxs"}, "Did you mean 'edge-boxes'"),
-        ({"max_boxes": 0}, "max_boxes is 0"),
-        ({"min_side": -1}, "min_side -1"),
-        ({"max_side": 8}, "max_side 8"),
+        ({"max_boxes": 0}, "max_boxes. is 0"),
+        ({"min_side": -1}, "min_side. is -1"),
+        ({"min_side": float("nan")}, "min_side. is nan"),
+        ({"max_side": 8}, "max_side. 8"),
     ],
 )
 def test_wrong_settings(settings, words):
@@ -146,4 +147,12 @@ def test_settings_have_a_folder_each():
         ProposalSettings("file", file_digest="b").folder_name(),
     }
     assert len(names) == 5
-    assert ProposalSettings().folder_name() == ProposalSettings(max_boxes=2000).folder_name()
+    assert ProposalSettings().folder_name() == ProposalSettings(max_boxes=2000, min_side=20).folder_name()
+
+
+def test_the_whole_image_is_there_once():
+    """Also where shrinking and growing again would not give the same number."""
+    image = np.full((2632, 1956, 3), 90, np.uint8)
+    image[500:1500, 300:1200] = 200
+    proposals = compute_proposals(image, ProposalSettings())
+    assert (proposals.boxes == [0, 0, 1956, 2632]).all(axis=1).sum() == 1

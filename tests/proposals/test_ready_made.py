@@ -72,6 +72,13 @@ def test_pickles(tmp_path, content, protocol):
     check_boxes(ReadyMade(pickled(content, tmp_path / "a.pkl", protocol)).match(IDS))
 
 
+def test_scores_of_a_pickle(tmp_path):
+    content = {"boxes": PIXELS, "indexes": IDS, "scores": [np.array([0.5, 0.25]), np.array([[1.0]])]}
+    found = ReadyMade(pickled(content, tmp_path / "a.pkl")).match(IDS)
+    check_boxes(found)
+    assert found[0][:, 4].tolist() == [0.5, 0.25] and found[1][:, 4].tolist() == [1]
+
+
 def test_a_fifth_column_is_a_score(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, a=np.array([[0, 0, 5, 5, 0.25]]))
@@ -89,9 +96,20 @@ def test_ways_to_write_a_box(tmp_path, way, expected):
 
 
 def test_ids_match_by_file_name(tmp_path):
-    """A file that knows 000012 serves an image called photos/000012, and one that knows JPEGImages/000012.jpg too."""
-    for ids in (IDS, [f"JPEGImages/{id}.jpg" for id in IDS]):
-        check_boxes(ReadyMade(write_mat(tmp_path / "a.mat", ids)).match([f"photos/{id}" for id in IDS]))
+    """A file that knows 000012 serves an image called photos/000012, and one that knows JPEGImages/000012.jpg serves 000012."""
+    check_boxes(ReadyMade(write_mat(tmp_path / "a.mat")).match([f"photos/{id}" for id in IDS]))
+    check_boxes(ReadyMade(write_mat(tmp_path / "a.mat", [f"JPEGImages/{id}.jpg" for id in IDS])).match(IDS))
+
+
+def test_a_file_name_must_be_one_of_a_kind(tmp_path):
+    """cat/001 does not serve for dog/001, nor test/001 for train/001."""
+    file = ReadyMade(write_npz(tmp_path / "a.npz", ["cat/001", "cat/002"]))
+    with pytest.raises(MelmError, match="no boxes for image dog/001"):
+        file.match(["cat/001", "dog/001"])
+    with pytest.raises(MelmError, match="no boxes for image train/001"):
+        file.match(["train/001"])
+    with pytest.raises(MelmError, match="no boxes for image a/1"):
+        ReadyMade(write_npz(tmp_path / "b.npz", ["1", "2"])).match(["a/1", "b/1"])
 
 
 def test_whole_ids_come_before_file_names(tmp_path):
@@ -141,6 +159,9 @@ class WickedCodec:
         (WickedCodec(), "refused"),
         (np.load, "refused: the file wants numpy"),
         (Path("a"), "refused: the file wants pathlib"),
+        ({"boxes": 5}, "should be lists"),
+        ({"boxes": PIXELS, "indexes": 3}, "should be lists"),
+        ({"boxes": PIXELS, "indexes": IDS, "scores": [np.zeros(1), np.zeros(1)]}, "do not fit together"),
     ],
 )
 def test_nothing_but_arrays_is_unpickled(tmp_path, monkeypatch, content, words):

@@ -13,5 +13,7 @@ __all__ = ["DataError", "Problem", "Source", "TaggedImage", "TaggedImages", "rea
 def read_tags(source: Source) -> TaggedImages:
     """A data set as learning sees it: images and tags. Boxes that its files may hold are not parsed."""
     listing = read(source, boxes=False)
+    if not listing.entries and not listing.problems:
+        raise DataError(f"{source.path}: no images in it")
     images = tuple(TaggedImage(e.id, e.path, e.tags, e.unknown) for e in listing.entries)
     return TaggedImages(listing.root, listing.classes, images, tuple(listing.problems))

@@ -12,7 +12,7 @@ import numpy as np
 
 from melm.data.formats import find_format, read
 from melm.data.formats.listing import Entry, Listing, Source
-from melm.data.images import ImageError, ImageInfo, content_key, decode_image, read_bytes
+from melm.data.images import ImageError, ImageInfo, MissingImage, content_key, decode_image, read_bytes
 from melm.data.placing import placed_boxes
 from melm.data.records import DataError, Problem, Severity
 from melm.workers import for_each
@@ -31,6 +31,7 @@ class Look:
     info: ImageInfo | None = None
     brightest: int = 0
     error: str | None = None
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,23 +58,20 @@ class CheckReport:
         return {"ok": self.ok, **asdict(self)}
 
 
-def check(
-    source: Source, workers: int, progress: Callable[[int], Callable[[], None]] = lambda total: lambda: None
-) -> CheckReport:
-    """Reads the listing and opens every image."""
+def check(source: Source, workers: int, advance: Callable[[int], None] = lambda total: None) -> CheckReport:
+    """Reads the listing and opens every image, calling `advance(number of images)` after each."""
     format = find_format(source)
     listing = read(source, boxes=True)
     if not listing.entries and not listing.problems:
         raise DataError(f"{source.path}: no images in it")
-    advance = progress(len(listing.entries))
     looks: dict[Path, Look] = {}
     for path, look in for_each(look_at, [entry.path for entry in listing.entries], workers):
         looks[path] = look
-        advance()
+        advance(len(listing.entries))
     usable = [entry for entry in listing.entries if looks[entry.path].error is None]
     problems = [
         *listing.problems,
-        *_image_problems(listing.entries, looks),
+        *_image_problems(listing.entries, looks, source.background is not None),
         *_duplicates(usable, looks),
         *_class_problems(listing, usable),
         *_box_problems(usable, looks, set(listing.classes)),
@@ -105,16 +103,16 @@ def look_at(path: Path) -> Look:
         data = read_bytes(path)
         pixels, info = decode_image(data, path)
     except ImageError as error:
-        return Look(error=str(error).removeprefix(f"{path}: "))
+        return Look(error=str(error).removeprefix(f"{path}: "), missing=isinstance(error, MissingImage))
     return Look(content_key(data), info, int(pixels.max()))
 
 
-def _image_problems(entries: Sequence[Entry], looks: dict[Path, Look]) -> list[Problem]:
+def _image_problems(entries: Sequence[Entry], looks: dict[Path, Look], background: bool) -> list[Problem]:
     problems = []
     for entry in entries:
         look, file = looks[entry.path], str(entry.path)
         if look.error is not None:
-            kind = "missing file" if "no such file" in look.error else "unreadable image"
+            kind = "missing file" if look.missing else "unreadable image"
             problems.append(Problem("error", kind, file, look.error))
             continue
         assert look.info is not None
@@ -125,7 +123,7 @@ def _image_problems(entries: Sequence[Entry], looks: dict[Path, Look]) -> list[P
         if look.info.mode.startswith("I") and look.brightest < 32:
             words = f"uses only values up to {look.brightest * 257 + 256}; stretch it to 0..65535"
             problems.append(Problem("warning", "dark 16-bit image", file, words))
-        if not entry.tags and not entry.unknown:
+        if not entry.tags and not entry.unknown and not background:
             problems.append(Problem("warning", "image without tags", file, "taken as showing none of the classes"))
     return problems
 

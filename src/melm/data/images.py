@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from melm.errors import MelmError
 
@@ -20,10 +20,23 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 MAX_PIXELS = 178_956_970  # Pillow's own limit for a decompression bomb: 0.5 GB as RGB
 EXIF_ORIENTATION = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class ImageError(MelmError):
     """An image that cannot be used. The message starts with its path."""
+
+
+class MissingImage(ImageError):
+    """An image that is not there at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ImageError(f"{path}: there is no such file") from None
+        raise MissingImage(f"{path}: there is no such file") from None
     except OSError as error:
         raise ImageError(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -77,8 +90,9 @@ def decode_image(data: bytes, path: Path) -> tuple[NDArray[np.uint8], ImageInfo]
     with _opened(io.BytesIO(data), path) as image:
         info = _info(image)
         image.load()
-        upright = ImageOps.exif_transpose(image)
-        pixels = np.asarray(_to_rgb(upright, path))
+        if image.format != "TIFF" and info.orientation in TURNS:  # a TIFF is turned by Pillow while it loads
+            image = image.transpose(TURNS[info.orientation])
+        pixels = np.asarray(_to_rgb(image, path))
     return np.ascontiguousarray(pixels), info
 
 
@@ -91,30 +105,26 @@ def _opened(source: Path | io.BytesIO, path: Path) -> Iterator[Image.Image]:
             with Image.open(source, formats=FORMATS) as image:
                 yield image
     except FileNotFoundError:
-        raise ImageError(f"{path}: there is no such file") from None
+        raise MissingImage(f"{path}: there is no such file") from None
     except UnidentifiedImageError:
         raise ImageError(
             f"{path}: not an image ({_what_it_is(path)}); JPEG, PNG, WebP, BMP and TIFF are read"
         ) from None
+    except ImageError:
+        raise
     except Image.DecompressionBombError:
         raise ImageError(
             f"{path}: more than the {MAX_PIXELS:,} pixels allowed (a decompression bomb?). Make it smaller or cut it into tiles"
         ) from None
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        OverflowError,
-        IndexError,
-        TypeError,
-        MemoryError,
-    ) as error:  # Pillow's decoders raise all of them
+    except Exception as error:  # Pillow's decoders raise nearly everything for a damaged file
         raise ImageError(f"{path}: broken image ({str(error) or type(error).__name__})") from None
 
 
 def _info(image: Image.Image) -> ImageInfo:
-    orientation = image.getexif().get(EXIF_ORIENTATION, 1)
+    try:
+        orientation = image.getexif().get(EXIF_ORIENTATION, 1)
+    except Exception:  # broken metadata, of whatever kind: the pixels decide
+        orientation = 1
     if orientation not in range(1, 9):
         orientation = 1
     turned = orientation >= 5 and image.format != "TIFF"  # of a TIFF, Pillow tells the upright size already

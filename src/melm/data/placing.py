@@ -19,6 +19,8 @@ def placed_boxes(entry: Entry, info: ImageInfo) -> NDArray[np.float64]:
     """
     boxes = np.array([o.box for o in entry.objects if o.box is not None], dtype=np.float64).reshape(-1, 4)
     upright = (info.width, info.height)
+    if len(boxes) == 0:
+        return boxes
     if entry.normalised:
         return boxes * np.array([*upright, *upright], dtype=np.float64)
     if entry.size is None or entry.size == upright:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melm.boxes import iou
+from melm.data.records import DataError
 from melm.measure.truth import Truth
 
 COUNTS = (10, 20, 50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 10000)
@@ -29,11 +30,11 @@ class Recall:
 
     def at(self, overlap: float) -> float:
         """Share of the objects that some box overlaps by at least so much."""
-        return float((self.best >= overlap).mean()) if len(self.best) else float("nan")
+        return float((self.best >= overlap).mean())
 
     def at_with_difficult(self, overlap: float) -> float:
         both = np.concatenate([self.best, self.best_difficult])
-        return float((both >= overlap).mean()) if len(both) else float("nan")
+        return float((both >= overlap).mean())
 
     def rows(self) -> list[dict[str, object]]:
         """Class by class: objects, recall at 0.5 and 0.7, average best overlap."""
@@ -71,13 +72,15 @@ def proposal_recall(truth: Truth, boxes_of: Callable[[str], NDArray[np.floating]
         classes.append(true.classes[plain])
         difficult.append(so_far[true.difficult & ~true.crowd, -1])
     none = np.zeros(0)
+    if not sum(map(len, best)):
+        raise DataError("no object to measure against: all are difficult, crowds, or in images left out")
     return Recall(
         truth.classes,
         np.concatenate([none, *best]),
         np.concatenate([np.zeros((0, len(COUNTS))), *first]),
         np.concatenate([none.astype(np.intp), *classes]),
         np.concatenate([none, *difficult]),
-        float(np.mean(counts)) if counts else float("nan"),
-        max(counts, default=0),
+        float(np.mean(counts)),
+        max(counts),
         len(counts),
     )

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melm.data.formats import read
-from melm.data.formats.listing import Source
-from melm.data.images import image_info
+from melm.data.formats.listing import Entry, Source
+from melm.data.images import ImageError, image_info
 from melm.data.placing import placed_boxes
-from melm.data.records import DataError
+from melm.data.records import DataError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,28 +31,40 @@ class TrueBoxes:
 
 @dataclass(frozen=True)
 class Truth:
-    """The objects of a data set's images."""
+    """The objects of a data set's images. Images whose boxes cannot be placed are not in it; `problems` names them."""
 
     classes: tuple[str, ...]
     images: dict[str, TrueBoxes]
+    problems: tuple[Problem, ...] = ()
 
 
 def read_truth(source: Source) -> Truth:
     """The boxes of a data set, placed on its upright images."""
     listing = read(source, boxes=True)
     number = {name: k for k, name in enumerate(listing.classes)}
+    problems = [problem for problem in listing.problems if problem.severity == "error"]
     images = {}
     for entry in listing.entries:
-        strange = next((o.name for o in entry.objects if o.name not in number), None)
-        if strange is not None:
-            raise DataError(f"{entry.path}: an object of class {strange!r}, which is not among the data's classes")
-        images[entry.id] = TrueBoxes(
-            entry.id,
-            placed_boxes(entry, image_info(entry.path)),
-            np.array([number[o.name] for o in entry.objects], dtype=np.intp),
-            np.array([o.difficult for o in entry.objects], dtype=bool),
-            np.array([o.crowd for o in entry.objects], dtype=bool),
-        )
+        try:
+            images[entry.id] = _placed(entry, number)
+        except (DataError, ImageError) as error:
+            problems.append(
+                Problem("error", "boxes left out", str(entry.path), str(error).removeprefix(f"{entry.path}: "))
+            )
     if not any(len(image.boxes) for image in images.values()):
         raise DataError(f"{source.path}: this data set has no boxes to measure against")
-    return Truth(listing.classes, images)
+    return Truth(listing.classes, images, tuple(problems))
+
+
+def _placed(entry: Entry, number: dict[str, int]) -> TrueBoxes:
+    strange = next((o.name for o in entry.objects if o.name not in number), None)
+    if strange is not None:
+        raise DataError(f"an object of class {strange!r}, which is not among the data's classes")
+    boxed = [o for o in entry.objects if o.box is not None]
+    return TrueBoxes(
+        entry.id,
+        placed_boxes(entry, image_info(entry.path)),
+        np.array([number[o.name] for o in boxed], dtype=np.intp),
+        np.array([o.difficult for o in boxed], dtype=bool),
+        np.array([o.crowd for o in boxed], dtype=bool),
+    )

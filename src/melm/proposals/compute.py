@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +28,16 @@ def compute_proposals(
         small = cv2.resize(
             image, (max(1, round(width * shrink)), max(1, round(height * shrink))), interpolation=cv2.INTER_AREA
         )
-    to_image = np.array([width / small.shape[1], height / small.shape[0]] * 2)  # (4,) from the small image's pixels
+    large, little = (np.array([*shape[1::-1]] * 2, dtype=np.float64) for shape in (image.shape, small.shape))
+
+    def to_image(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+        return boxes * large / little  # in this order the borders of one fall exactly on those of the other
+
     boxes, scores = _clean(*_found(small, settings, given, to_image), settings, width, height)
     if settings.whole_image:
         boxes = np.concatenate([boxes, [[0, 0, width, height]]])
         scores = np.concatenate([scores, [0.0]])
-    prior = straddling(small, boxes / to_image)
+    prior = straddling(small, boxes * little / large)
     order = np.arange(len(boxes))  # edge boxes and files come in an order of their own
     if settings.method.startswith("selective-search"):
         found = len(boxes) - settings.whole_image
@@ -47,7 +53,7 @@ def _found(
     small: NDArray[np.uint8],
     settings: ProposalSettings,
     given: NDArray[np.floating] | None,
-    to_image: NDArray[np.float64],
+    to_image: Callable[[NDArray[np.float64]], NDArray[np.float64]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The method's boxes in the pixels of the whole image, and its own scores (zeros where it has none)."""
     if settings.method == "file":
@@ -55,10 +61,11 @@ def _found(
             raise ValueError("method `file` needs the boxes that the file gives for the image")
         return given[:, :4].astype(np.float64), given[:, 4].astype(np.float64)
     if settings.method == "edge-boxes":
-        boxes, scores = edge_boxes(small, settings.max_boxes)
-        return boxes * to_image, scores
+        least = settings.min_side / to_image(np.ones((1, 4)))[0, 0]
+        boxes, scores = edge_boxes(small, 3 * settings.max_boxes, least)  # many are thin, and go
+        return to_image(boxes), scores
     boxes = selective_search(small, quality=settings.method == "selective-search-quality")
-    return boxes * to_image, np.zeros(len(boxes))
+    return to_image(boxes), np.zeros(len(boxes))
 
 
 def _clean(

@@ -15,16 +15,20 @@ from numpy.typing import NDArray
 SMOOTHING = 1.5  # pixels, before the gradient
 SURROUND = 8.0  # pixels, the neighbourhood whose mean gradient is taken off
 TEXTURE = 0.8  # share of that mean
+LEAST_AREA = 100  # pixels: the smallest window that slides over the image
 STRONG = 99.5  # percentile of edge strength that becomes 1
 
 
-def edge_boxes(image: NDArray[np.uint8], max_boxes: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def edge_boxes(
+    image: NDArray[np.uint8], max_boxes: int, least_side: float = 20
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Boxes (N, 4) of an RGB image (H, W, 3) and their scores (N,), best first."""
     if min(image.shape[:2]) < 8:
         return np.zeros((0, 4)), np.zeros(0)
     strength, orientation = edges(image)
     finder = cv2.ximgproc.createEdgeBoxes()  # a new one each time: it keeps state of the last image
     finder.setMaxBoxes(max_boxes)
+    finder.setMinBoxArea(max(least_side**2, LEAST_AREA))
     rectangles, scores = finder.getBoundingBoxes(strength, orientation)
     boxes = np.asarray(rectangles, dtype=np.float64).reshape(-1, 4)
     boxes[:, :2] -= 1  # OpenCV's boxes still count pixels from 1, as Matlab does

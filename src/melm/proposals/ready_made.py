@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
-import zipfile
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import scipy.io
 from numpy.typing import NDArray
 
+from melm.data.images import ENDINGS
 from melm.errors import MelmError, one_of
 from melm.proposals.record import FILE_BOXES
 
@@ -51,13 +52,7 @@ class ReadyMade:
                     "choose the split it was made for"
                 )
             return [self._corners(array, id) for array, id in zip(self.arrays, image_ids, strict=True)]
-        by_name: dict[str, int | None] = {}
-        for i, name in enumerate(self.ids):
-            for form in _forms(name):
-                by_name[form] = None if form in by_name and by_name[form] != i else i  # None: not unique
-        found = [
-            next((by_name[form] for form in _forms(id) if by_name.get(form) is not None), None) for id in image_ids
-        ]
+        found = _matches([str(id) for id in self.ids], image_ids)
         missing = [id for id, i in zip(image_ids, found, strict=True) if i is None]
         if missing:
             listed = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
@@ -75,7 +70,7 @@ class ReadyMade:
             raise MelmError(f"{self.path}: the boxes of image {id} have {found}; (n, 4) numbers were expected")
         scores = boxes[:, 4:].astype(np.float64) if boxes.shape[1] == 5 else np.zeros((len(boxes), 1))
         boxes = boxes[:, :4].astype(np.float64)
-        if not np.isfinite(boxes).all():
+        if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
             raise MelmError(f"{self.path}: a box of image {id} is not finite")
         if self.file_boxes.startswith("yxyx"):
             boxes = boxes[:, [1, 0, 3, 2]]
@@ -101,19 +96,37 @@ def check_fits(boxes: NDArray[np.float64], width: int, height: int, what: str) -
         )
 
 
-def _forms(id: Any) -> list[str]:
-    """The ways in which an id may be written: whole, without folders and ending, as a number."""
-    text = str(id)
-    without_ending = (
-        text.rsplit(".", 1)[0]
-        if text.lower().endswith((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"))
-        else text
-    )
-    name = without_ending.rsplit("/", 1)[-1]
-    forms = [without_ending, f"/{name}"]
-    if name.isdigit():
-        forms.append(f"#{int(name)}")
-    return forms
+def _matches(file_ids: Sequence[str], image_ids: Sequence[str]) -> list[int | None]:
+    """For each image the entry of the file that is its own: by the whole id, else by bare file name or number.
+
+    A bare name must be the only one of its kind in the file and in the data, and one of the two must have no folders: otherwise
+    test/001 would serve for train/001.
+    """
+    whole = {_without_ending(id): i for i, id in enumerate(file_ids)}
+    bare: dict[str, list[int]] = defaultdict(list)
+    for i, id in enumerate(file_ids):
+        bare[_bare(id)].append(i)
+    wanted = Counter(_bare(id) for id in image_ids)
+
+    def match(id: str) -> int | None:
+        if id in whole:
+            return whole[id]
+        candidates = bare[_bare(id)]
+        if len(candidates) != 1 or wanted[_bare(id)] != 1 or ("/" in id and "/" in file_ids[candidates[0]]):
+            return None
+        return candidates[0]
+
+    return [match(id) for id in image_ids]
+
+
+def _without_ending(id: str) -> str:
+    return id.rsplit(".", 1)[0] if id.lower().endswith(ENDINGS) else id
+
+
+def _bare(id: str) -> str:
+    """The file name alone; a number without its leading zeros, as some files have it."""
+    name = _without_ending(id).rsplit("/", 1)[-1]
+    return str(int(name)) if name.isdecimal() else name
 
 
 def _read_mat(data: bytes, path: Path) -> tuple[list[Any] | None, list[Any]]:
@@ -135,7 +148,7 @@ def _read_npz(data: bytes, path: Path) -> tuple[list[Any] | None, list[Any]]:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as contents:
             return list(contents.files), [contents[name] for name in contents.files]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, TypeError) as error:
+    except Exception as error:  # a cut or crafted archive can raise many things
         raise MelmError(f"{path}: not a readable .npz of one (n, 4) array per image ({error})") from None
 
 
@@ -148,12 +161,29 @@ def _read_pickle(data: bytes, path: Path) -> tuple[list[Any] | None, list[Any]]:
         raise MelmError(f"{path}: not a readable pickle ({type(error).__name__}: {error})") from None
     if isinstance(contents, dict) and "boxes" in contents:
         ids = next((contents[key] for key in ("indexes", "indices", "ids", "images") if key in contents), None)
-        return (None if ids is None else [_plain(id) for id in ids]), list(contents["boxes"])
+        boxes, scores = contents["boxes"], contents.get("scores")
+        if not all(_is_list(part) for part in (boxes, ids, scores) if part is not None):
+            raise MelmError(f"{path}: `boxes`, ids and `scores` should be lists with an entry per image")
+        if scores is not None:
+            boxes = _with_scores(boxes, scores, path)
+        return (None if ids is None else [_plain(id) for id in ids]), list(boxes)
     if isinstance(contents, dict):
         return list(contents), list(contents.values())
     if isinstance(contents, (list, tuple)) or (isinstance(contents, np.ndarray) and contents.dtype == object):
         return None, list(contents)
     raise MelmError(f"{path}: holds a {type(contents).__name__}; boxes per image in a dict or a list were expected")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
+def _with_scores(boxes: Any, scores: Any, path: Path) -> list[NDArray[Any]]:
+    """Scores as a fifth column."""
+    try:
+        return [np.column_stack([b, np.reshape(s, -1)]) for b, s in zip(boxes, scores, strict=True)]
+    except (ValueError, TypeError) as error:
+        raise MelmError(f"{path}: `boxes` and `scores` do not fit together ({error})") from None
 
 
 def _plain(id: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -44,11 +45,14 @@ class ProposalSettings:
 
     def __post_init__(self) -> None:
         one_of("proposal method", self.method, METHODS)
+        for name, kind in (("max_boxes", int), ("min_side", float), ("max_side", int), ("whole_image", bool)):
+            object.__setattr__(self, name, kind(getattr(self, name)))  # 20 and 20.0 are one setting
         if self.max_boxes < 1:
-            raise UsageError(f"max_boxes is {self.max_boxes}; at least 1 was expected")
-        if self.min_side < 0 or self.max_side < 32:
+            raise UsageError(f"--max-boxes (max_boxes) is {self.max_boxes}; at least 1 was expected")
+        if not 0 <= self.min_side < math.inf or self.max_side < 32:
             raise UsageError(
-                f"min_side {self.min_side} and max_side {self.max_side}: at least 0 and at least 32 were expected"
+                f"--min-side (min_side) is {self.min_side:g} and --max-side (max_side) {self.max_side}; "
+                "at least 0 and at least 32 were expected"
             )
 
     def as_dict(self) -> dict[str, object]:

@@ -65,11 +65,16 @@ def _tasks(images: Sequence[TaggedImage], ready_made: ReadyMade | None) -> Itera
     return (Task(image.id, image.path, boxes) for image, boxes in zip(images, given, strict=True))
 
 
+def proposal_key(data: bytes, given: NDArray[np.float64] | None = None) -> str:
+    """The name of an image's proposals: its content and, where a file gave them, the boxes the file gave."""
+    return content_key(data if given is None else data + np.ascontiguousarray(given).tobytes())
+
+
 def _make_one(store: ProposalStore, task: Task) -> Done:
     cv2.setNumThreads(1)  # one image a core
     try:
         data = read_bytes(task.path)
-        key = content_key(data)
+        key = proposal_key(data, task.given)
         there = store.get(key)
         if there is not None:
             return Done(task.id, key, len(there))

@@ -61,7 +61,7 @@ class ProposalStore:
                 return Proposals(arrays["boxes"], arrays["prior"], arrays["score"], int(width), int(height))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except Exception:  # damaged, in one of the many ways a zip file can be
             return None
 
     def put(self, key: str, proposals: Proposals, seconds: float) -> None:

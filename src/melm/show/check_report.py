@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -14,7 +15,9 @@ MARK = {"error": "ERROR", "warning": "warning", "note": "note"}
 
 
 def check_text(report: CheckReport, show_all: bool = False) -> str:
-    return "\n".join([*_head(report), "", *_classes(report), *_problems(report, show_all), "", _verdict(report)])
+    return "\n".join(
+        [*_head(report), "", *_classes(report), "", *problem_lines(report.problems, show_all), "", _verdict(report)]
+    )
 
 
 def _head(report: CheckReport) -> list[str]:
@@ -61,16 +64,17 @@ def _classes(report: CheckReport) -> list[str]:
     return lines
 
 
-def _problems(report: CheckReport, show_all: bool) -> list[str]:
+def problem_lines(problems: Sequence[Problem], show_all: bool = False) -> list[str]:
+    """Problems by kind, the first few of each unless all are asked for."""
     lines = []
-    for (severity, kind), group in groupby(report.problems, key=lambda p: (p.severity, p.kind)):
-        problems = list(group)
-        lines += ["", f"{MARK[severity]}: {kind} ({len(problems):,})"]
-        shown = problems if show_all else problems[:SHOWN]
+    for (severity, kind), group in groupby(problems, key=lambda p: (p.severity, p.kind)):
+        alike = list(group)
+        lines += ["", f"{MARK[severity]}: {kind} ({len(alike):,})"]
+        shown = alike if show_all else alike[:SHOWN]
         lines += [_line(problem) for problem in shown]
-        if len(shown) < len(problems):
-            lines.append(f"  ... and {len(problems) - len(shown):,} more (--all prints every one)")
-    return lines
+        if len(shown) < len(alike):
+            lines.append(f"  ... and {len(alike) - len(shown):,} more (--all prints every one)")
+    return lines[1:]
 
 
 def _line(problem: Problem) -> str:

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from melm.errors import MelmError, UsageError
 from melm.measure.recall import Recall
+
+
+def require_plot(path: Path) -> None:
+    """Refuses, before any work is done, a place where no picture can be written."""
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"--plot {path}: a name that ends in .png, .pdf or .svg was expected")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no such folder")
 
 
 def plot_recall(recall: Recall, title: str, path: Path) -> None:
@@ -21,4 +30,7 @@ def plot_recall(recall: Recall, title: str, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     axes.xaxis.set_major_formatter("{x:g}")
-    figure.savefig(path)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise MelmError(f"{path}: cannot be written ({error.strerror}). Name another place with --plot") from None

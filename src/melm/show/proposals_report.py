@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from melm.data.formats.listing import Source
+from melm.data import Source
 from melm.data.records import Problem
 from melm.measure.recall import proposal_recall
 from melm.measure.truth import read_truth
 from melm.proposals import Done, ProposalStore
+from melm.show.check_report import problem_lines
 from melm.show.curves import plot_recall
 from melm.show.tables import table
 
@@ -30,15 +32,12 @@ def summary(done: Sequence[Done], store: ProposalStore, problems: Sequence[Probl
         "failed": {d.id: d.error for d in failed},
         "boxes_per_image": float(np.mean(counts)) if counts else None,
         "seconds_per_image_and_core": seconds,
+        "ok": bool(done) and not failed and not any(p.severity == "error" for p in problems),
+        "problems": [asdict(problem) for problem in problems],
         "settings": store.settings.as_dict(),
         "store": str(store.folder),
     }
-    lines = [
-        f"{p.severity}: {p.kind}: {p.file}: {p.message.removeprefix(f'{p.file}: ')}"
-        for p in problems
-        if p.severity != "note"
-    ]
-    lines += [f"error: {d.error}" for d in failed]
+    lines = [*problem_lines([p for p in problems if p.severity != "note"]), *(f"error: {d.error}" for d in failed)]
     lines.append(
         f"{len(done):,} images: {len(computed):,} computed, {result['already_there']:,} already there, {len(failed):,} failed"
     )
@@ -58,7 +57,8 @@ def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, pl
         proposals = store.get(keys[id]) if id in keys else None
         return None if proposals is None else proposals.boxes
 
-    recall = proposal_recall(read_truth(source), boxes_of)
+    truth = read_truth(source)
+    recall = proposal_recall(truth, boxes_of)
     seconds = store.mean_seconds()
     rows = recall.rows()
     cells = [
@@ -82,6 +82,8 @@ def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, pl
         recall, f"{store.settings.method}: {recall.images:,} images, {recall.boxes_per_image:,.0f} boxes each", plot
     )
     figures: dict[str, Any] = {
+        "ok": not truth.problems,
+        "problems": [asdict(problem) for problem in truth.problems],
         "images": recall.images,
         "objects": len(recall.best),
         "recall_50": recall.at(0.5),
@@ -95,7 +97,11 @@ def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, pl
         "curve": {str(t): recall.curve(t) for t in (0.5, 0.7)},
         "plot": str(plot),
     }
-    lines = [table(["class", "objects", "IoU 0.5", "IoU 0.7", "best overlap"], cells), ""]
+    lines = [
+        *problem_lines(truth.problems),
+        table(["class", "objects", "IoU 0.5", "IoU 0.7", "best overlap"], cells),
+        "",
+    ]
     lines.append(f"mean average best overlap {recall.mabo():.3f}, {recall.boxes_per_image:,.0f} boxes per image")
     if seconds is not None:
         lines.append(f"{seconds:.2f} s per image and core, over all that is in the store")

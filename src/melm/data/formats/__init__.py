@@ -10,7 +10,7 @@ from types import ModuleType
 from melm.data.formats import coco, folders, ilsvrc, labelimg, table, voc, yolo
 from melm.data.formats.listing import Entry, Listing, Object, Source
 from melm.data.records import DataError, Problem
-from melm.errors import did_you_mean, one_of
+from melm.errors import UsageError, did_you_mean, one_of
 
 # From the most particular to the least: the first that fits is taken.
 FORMATS: dict[str, ModuleType] = {
@@ -45,6 +45,10 @@ def find_format(source: Source) -> str:
 def read(source: Source, boxes: bool) -> Listing:
     """A data set's listing. Coordinates are not even parsed unless `boxes` are asked for."""
     format = find_format(source)
+    if source.images is not None and format in ("folders", "labelimg", "yolo"):
+        raise UsageError(f"--images does not go with the format {format}, which says itself where its images are")
+    if source.images is not None and not source.images.is_dir():
+        raise UsageError(f"--images {source.images}: there is no such folder")
     images = Path(abspath(source.images)) if source.images else None  # by name alone: links stay links
     source = replace(source, path=Path(abspath(source.path)), images=images)
     listing: Listing = FORMATS[format].read(source, boxes)
@@ -59,7 +63,7 @@ def read(source: Source, boxes: bool) -> Listing:
 def _drop_second_of_one_id(listing: Listing) -> None:
     first: dict[str, Entry] = {}
     for entry in listing.entries:
-        if entry.id in first and first[entry.id].path == entry.path:
+        if entry.id in first and replace(entry, objects=()) == replace(first[entry.id], objects=()):
             listing.problems.append(Problem("warning", "image listed twice", str(entry.path), "counted once"))
         elif entry.id in first:
             message = f"left out: {first[entry.id].path} has the same id {entry.id!r} (the path without its ending); rename one"
@@ -72,14 +76,14 @@ def _drop_second_of_one_id(listing: Listing) -> None:
 def _leave_out_background(listing: Listing, name: str) -> None:
     """The images of this class are known to show none of the others: they keep no tag."""
     if name not in listing.classes:
-        raise DataError(f"--background {name}: there is no such class.{did_you_mean(name, listing.classes)}")
+        raise UsageError(f"--background {name}: there is no such class.{did_you_mean(name, listing.classes)}")
     _restrict(listing, tuple(c for c in listing.classes if c != name))
 
 
 def _keep_classes(listing: Listing, names: tuple[str, ...]) -> None:
     for name in names:
         if name not in listing.classes:
-            raise DataError(f"--classes: there is no class {name!r} in the data.{did_you_mean(name, listing.classes)}")
+            raise UsageError(f"--classes: there is no class {name!r} in the data.{did_you_mean(name, listing.classes)}")
     _restrict(listing, names)
 
 

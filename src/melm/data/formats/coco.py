@@ -74,7 +74,11 @@ def _objects(
             message = f"category_id {annotation.get('category_id')!r} is not among the categories"
             problems.append(Problem("error", "unknown class", where, message))
         else:
-            box = _box(annotation, where) if boxes else None
+            box = None
+            try:
+                box = _box(annotation) if boxes else None
+            except DataError as error:
+                problems.append(Problem("error", "broken annotation", where, str(error)))  # the tag stands all the same
             objects[image].append(Object(names[category], box, crowd=bool(annotation.get("iscrowd", 0))))
     return objects
 
@@ -137,12 +141,12 @@ def _categories(coco: dict[str, Any], path: Path) -> dict[Any, str]:
     return dict(sorted(names.items(), key=lambda pair: (str(type(pair[0])), pair[0])))
 
 
-def _box(annotation: dict[str, Any], where: str) -> tuple[float, float, float, float]:
+def _box(annotation: dict[str, Any]) -> tuple[float, float, float, float]:
     values = annotation.get("bbox") or ()
     try:
         x, y, width, height = (float(value) for value in values)
         if any(isinstance(value, str) for value in values) or not all(map(math.isfinite, (x, y, width, height))):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"{where}: bbox is {values!r}, four numbers (x, y, width, height) were expected") from None
+        raise DataError(f"bbox is {values!r}, four numbers (x, y, width, height) were expected") from None
     return x, y, x + width, y + height

@@ -18,6 +18,8 @@ from melm.data.formats.listing import (
 from melm.data.images import ImageError, content_key, is_image, read_bytes
 from melm.data.records import DataError, Problem
 
+NO_CLASSES = ("images", "jpegimages", "labels", "annotations", "imagesets")
+
 
 def looks_like(path: Path) -> bool:
     return path.is_dir() and any(next(walk_images(folder, []), None) for folder in subfolders(path))
@@ -25,10 +27,14 @@ def looks_like(path: Path) -> bool:
 
 def read(source: Source, boxes: bool) -> Listing:
     root = source.path
-    splits = _splits(root)
+    splits = _splits(root, source.split)
     split = choose_split(source, splits, root) if splits or source.split else None
     below = root / split if split else root
     listing = Listing(root, tuple(folder.name for folder in subfolders(below)), [], split, splits)
+    for name in listing.classes:
+        if name.lower() in NO_CLASSES:
+            message = f"{name!r} is taken as a class; is the data in another format (--format)?"
+            listing.problems.append(Problem("error", "folder that is hardly a class", str(below / name), message))
     if not listing.classes:
         raise DataError(f"{below}: no folders in it; a folder per class was expected")
     tagged = [(image, folder.name) for folder in subfolders(below) for image in walk_images(folder, listing.problems)]
@@ -63,8 +69,8 @@ def read(source: Source, boxes: bool) -> Listing:
     return listing
 
 
-def _splits(root: Path) -> tuple[str, ...]:
-    names = split_folders(root)
+def _splits(root: Path, asked: str | None) -> tuple[str, ...]:
+    names = split_folders(root, asked)
     return names if all(subfolders(root / name) for name in names) else ()
 
 

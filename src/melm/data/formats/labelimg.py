@@ -26,7 +26,7 @@ def looks_like(path: Path) -> bool:
 
 def read(source: Source, boxes: bool) -> Listing:
     root = source.path
-    splits = split_folders(root)
+    splits = split_folders(root, source.split)
     split = choose_split(source, splits, root) if splits or source.split else None
     listing = Listing(root, (), [], split, splits)
     below = root / split if split else root

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from melm.data.images import ENDINGS, is_image
 from melm.data.records import DataError, Problem
+from melm.errors import UsageError, did_you_mean
 
 SPLIT_FOLDERS = ("train", "trainval", "val", "valid", "validation", "test")
 NOT_READ = (".gif", ".heic", ".heif", ".avif", ".jp2", ".dcm", ".dng", ".cr2", ".nef")
@@ -80,7 +81,8 @@ def choose_split(source: Source, splits: Iterable[str], where: Path) -> str:
     if source.split is not None:
         if source.split not in splits:
             listed = ", ".join(splits) if splits else "none"
-            raise DataError(f"{where}: there is no split {source.split!r}. Splits here: {listed}.")
+            meant = did_you_mean(source.split, splits)
+            raise UsageError(f"{where}: there is no split {source.split!r}.{meant} Splits here: {listed}.")
         return source.split
     if len(splits) == 1:
         return splits[0]
@@ -90,12 +92,18 @@ def choose_split(source: Source, splits: Iterable[str], where: Path) -> str:
     raise DataError(f"{where}: several splits ({', '.join(splits)}); choose one with --split.")
 
 
-def split_folders(root: Path) -> tuple[str, ...]:
-    """Names like train and test, when a folder holds these and nothing else: then they are splits, not classes."""
+def split_folders(root: Path, asked: str | None = None) -> tuple[str, ...]:
+    """Names like train and test, when a folder holds these and no others: then they are splits, not classes."""
     folders = [p.name for p in subfolders(root)]
-    if not folders or any(is_image(p) for p in root.iterdir()):
-        return ()
-    return tuple(folders) if all(name.lower() in SPLIT_FOLDERS for name in folders) else ()
+    splits = tuple(name for name in folders if name.lower() in SPLIT_FOLDERS)
+    if asked in splits:
+        return splits
+    if len(splits) > 1 and len(splits) < len(folders):
+        other = next(name for name in folders if name not in splits)
+        raise DataError(
+            f"{root}: {', '.join(splits)} look like splits, {other} does not. Choose a split with --split, or move {other} away"
+        )
+    return splits if len(splits) == len(folders) and not any(is_image(p) for p in root.iterdir()) else ()
 
 
 def subfolders(root: Path) -> list[Path]:
@@ -111,7 +119,12 @@ def is_leftover(path: Path) -> bool:
 def walk_images(root: Path, problems: list[Problem]) -> Iterator[Path]:
     """Every image below a folder, sorted; links are followed, loops are not. Unreadable kinds are noted."""
     seen: set[Path] = set()
-    for folder, names, files in walk(root, followlinks=True):
+
+    def unreadable(error: OSError) -> None:
+        message = f"left out: it cannot be read ({error.strerror})"
+        problems.append(Problem("error", "folder that cannot be read", str(error.filename), message))
+
+    for folder, names, files in walk(root, onerror=unreadable, followlinks=True):
         real = Path(folder).resolve()
         if real in seen:
             names.clear()
@@ -144,7 +157,7 @@ def inside(root: Path, name: str) -> Path:
     path = Path(listed) if listed.is_absolute() else root / listed
     normal = Path(normpath(path))  # by name alone: links to images elsewhere are fine
     if not normal.is_relative_to(root):
-        raise DataError(f"{name!r} lies outside {root}; name the folder that holds the images with --images")
+        raise DataError(f"{name!r} lies outside {root}, the folder of the images")
     return normal
 
 
@@ -170,8 +183,6 @@ def with_ending(path: Path) -> Path:
 def images_folder(source: Source, candidates: Iterable[Path], names: list[str]) -> Path:
     """The folder that holds the images: the one given, else the first candidate in which the first listed files exist."""
     if source.images is not None:
-        if not source.images.is_dir():
-            raise DataError(f"--images {source.images}: there is no such folder")
         return source.images
     candidates = list(candidates)
     return next((c for c in candidates if any(_holds(c, name) for name in names[:20])), candidates[0])

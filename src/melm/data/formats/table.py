@@ -24,22 +24,15 @@ from melm.data.images import is_image
 from melm.data.records import DataError, Problem
 from melm.errors import did_you_mean
 
+# The first of these names that a header has is the column; the plainest come last.
 FILE_COLUMNS = (
-    "file",
-    "filename",
-    "file_name",
-    "image",
-    "images",
-    "image_name",
-    "image_path",
-    "path",
-    "filepath",
-    "file_path",
-    "img",
+    *("file", "filename", "file_name", "filepath", "file_path", "path", "image_path", "image", "images", "img"),
+    *("image_name", "image_id", "name", "id"),
 )
 TAG_COLUMNS = ("tags", "tag", "label", "labels", "class", "classes", "class_name", "category", "categories")
 SPLIT_COLUMNS = ("split", "set", "subset")
 ENDINGS = (".csv", ".tsv", ".txt")
+MANY = "Separate the tags of one image with | (cat|dog)"
 
 
 class Row(NamedTuple):
@@ -94,18 +87,20 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _with_header(path: Path, header: list[str], spelled: list[str], cells: list[tuple[int, list[str]]]) -> list[Row]:
-    file = next(i for i, name in enumerate(header) if name in FILE_COLUMNS)
-    tag = next((i for i, name in enumerate(header) if name in TAG_COLUMNS), None)
-    split = next((i for i, name in enumerate(header) if name in SPLIT_COLUMNS), None)
+    file, tag, split = (
+        next((header.index(name) for name in names if name in header), None)
+        for names in (FILE_COLUMNS, TAG_COLUMNS, SPLIT_COLUMNS)
+    )
+    assert file is not None
     for number, row in cells:
         if len(row) != len(header):
             raise DataError(
                 f"{path}, line {number}: {len(row)} columns, the header has {len(header)}. "
-                "Separate the tags of one image with | (cat|dog)"
+                f"{MANY if len(row) > len(header) else 'Is a separator missing?'}"
             )
     _require_files(path, file, cells)
     separator = _tag_separator([row[tag] for _, row in cells]) if tag is not None else "|"
-    flags = [] if tag is not None else [i for i in range(len(header)) if i not in (file, split)]
+    flags = [] if tag is not None else [i for i in range(len(header)) if i not in (file, split) and header[i]]
     if tag is None and not (flags and all(row[i].strip() in ("0", "1") for _, row in cells for i in flags)):
         other = [name for i, name in enumerate(header) if i != file]
         hint = did_you_mean(other[0], TAG_COLUMNS) if other else ""
@@ -157,7 +152,16 @@ def _tags(cells: list[str], separator: str) -> list[str]:
 
 def _tables(folder: Path) -> list[Path]:
     found = (p for p in folder.iterdir() if p.suffix.lower() in (".csv", ".tsv"))
-    return sorted(p for p in found if p.is_file() and not is_leftover(p))
+    return sorted(p for p in found if p.is_file() and not is_leftover(p) and _lists_images(p))
+
+
+def _lists_images(path: Path) -> bool:
+    """Whether a table's header or first row names files: notes and price lists lie in folders of images, too."""
+    try:
+        first = next(iter(_cells(path)), (0, [""]))[1]
+    except DataError:
+        return True  # to be read, and complained of
+    return any(cell.strip().lower() in FILE_COLUMNS[:-2] for cell in first) or is_image(Path(first[0].strip()))
 
 
 def _only_table(folder: Path) -> Path:

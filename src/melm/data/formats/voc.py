@@ -49,6 +49,9 @@ def read(source: Source, boxes: bool) -> Listing:
             )
             continue
         tags, unknown = tags_of(xml.objects) if present is None else _from_lists(present, id, root, split)
+        if boxes and xml_path.is_file() and (tags, unknown) != tags_of(xml.objects):
+            message = "its objects are not what the lists of ImageSets/Main say of it; the lists are believed"
+            listing.problems.append(Problem("warning", "annotation and lists disagree", str(xml_path), message))
         listing.entries.append(Entry(id, with_ending(inside(images, id)), tags, unknown, xml.objects, xml.size))
     listing.classes = classes_of(listing.entries) if present is None else tuple(present)
     return listing

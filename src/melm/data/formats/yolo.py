@@ -22,6 +22,7 @@ from melm.data.formats.listing import (
     read_text,
     tags_of,
     walk_images,
+    with_ending,
 )
 from melm.data.records import DataError, Problem
 
@@ -40,8 +41,10 @@ def read(source: Source, boxes: bool) -> Listing:
     split = choose_split(source, splits, path)
     root = _root(config, path)
     listing = Listing(root, tuple(names.values()), [], split, splits)
+    used = set()
     for image in _images(config[split], root, path, listing.problems):
         label = _label_path(image, root)
+        used.add(label)
         try:
             objects = _objects(label, names, boxes)
         except DataError as error:
@@ -51,7 +54,27 @@ def read(source: Source, boxes: bool) -> Listing:
         listing.entries.append(
             Entry(image_id(root, image), image, tags, unknown, objects if boxes else (), normalised=True)
         )
+    listing.problems += _labels_without_image(used)
     return listing
+
+
+def _labels_without_image(used: set[Path]) -> list[Problem]:
+    problems = []
+    for folder in sorted({label.parent for label in used if "labels" in label.parts}):
+        for label in sorted(set(folder.glob("*.txt")) - used):
+            image = with_ending(_swapped(label.with_suffix(""), "labels", "images"))
+            if label.name != "classes.txt" and not is_leftover(label) and not image.is_file():
+                problems.append(Problem("error", "missing file", str(label), "there is no image for these labels"))
+    return problems
+
+
+def _swapped(path: Path, old: str, new: str) -> Path:
+    """The path with the last folder called `old` called `new`."""
+    parts = list(path.parts)
+    places = [i for i, part in enumerate(parts[:-1]) if part == old]
+    if places:
+        parts[places[-1]] = new
+    return Path(*parts)
 
 
 def _yamls(folder: Path) -> list[Path]:
@@ -129,13 +152,8 @@ def _place(name: str, root: Path, path: Path) -> Path:
 
 
 def _label_path(image: Path, root: Path) -> Path:
-    """images/a/1.jpg -> labels/a/1.txt, at the last folder called images; else beside the image."""
-    parts = list(image.parts)
-    for i in range(len(parts) - 2, len(root.parts) - 1, -1):
-        if parts[i] == "images":
-            parts[i] = "labels"
-            break
-    return Path(*parts).with_suffix(".txt")
+    """images/a/1.jpg -> labels/a/1.txt, at the last folder under the root called images; else beside the image."""
+    return root / _swapped(image.relative_to(root), "images", "labels").with_suffix(".txt")
 
 
 def _objects(label: Path, names: dict[int, str], boxes: bool) -> tuple[Object, ...]:
