@@ -7,12 +7,13 @@
 #   PYTHON=python3.12      build the environment with another Python
 #   EXTRAS=                set up without the development tools
 
+comma := ,
 PYTHON ?= python3
 TORCH ?= pip
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS ?= [dev]
-READY := $(VENV)/.ready-$(TORCH)-$(subst ],,$(subst [,,$(EXTRAS)))
+EXTRAS ?= [dev,lite]
+READY := $(VENV)/.ready-$(TORCH)-$(subst $(comma),-,$(subst ],,$(subst [,,$(EXTRAS))))
 
 .PHONY: setup test test-all lint demo clean
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place and renamed into it."""
+"""Where melm keeps its files, and files that are whole or not there: written beside their place and renamed into it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ import time
 from pathlib import Path
 
 STALE = 24 * 3600  # seconds after which what a killed writer left may go
+
+
+def cache_folder() -> Path:
+    """`MELM_CACHE`, else melm's folder in the user's cache."""
+    if named := os.environ.get("MELM_CACHE"):
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "melm"
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -4,7 +4,7 @@ from melm.proposals.compute import compute_proposals
 from melm.proposals.ready_made import ReadyMade
 from melm.proposals.record import METHODS, Proposals, ProposalSettings
 from melm.proposals.run import Done, make_proposals, settings_for_file
-from melm.proposals.store import ProposalStore, cache_folder
+from melm.proposals.store import ProposalStore
 
 __all__ = [
     "METHODS",
@@ -13,7 +13,6 @@ __all__ = [
     "ProposalStore",
     "Proposals",
     "ReadyMade",
-    "cache_folder",
     "compute_proposals",
     "make_proposals",
     "settings_for_file",

@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from melm.errors import MelmError
-from melm.files import remove_leftovers, write_whole
+from melm.files import cache_folder, remove_leftovers, write_whole
 from melm.proposals.record import Proposals, ProposalSettings
-
-
-def cache_folder() -> Path:
-    """`MELM_CACHE`, else melm's folder in the user's cache."""
-    if named := os.environ.get("MELM_CACHE"):
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "melm"
 
 
 class ProposalStore:

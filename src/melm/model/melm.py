@@ -1,0 +1,180 @@
+"""The min-entropy latent model: `MELM.forward` is the paper's main figure, `MinEntropyLoss.forward` its Alg. 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from melm.config import MethodConfig
+from melm.errors import UsageError
+from melm.model.branches import Discovery, Localization, Regions, Scores
+from melm.model.cliques import Cliques, every_proposal, partition_cliques
+from melm.model.entropy import (
+    discovery_loss,
+    global_entropy,
+    image_loss,
+    joint,
+    local_entropy,
+    localization_loss,
+    min_entropy_loss,
+    two_stream,
+)
+from melm.model.labels import make_labels
+from melm.model.objects import PseudoObjects, all_objects, coordinate_order, objects_of_discovery, top_objects
+from melm.model.recurrence import aggregate, object_score
+from melm.model.rivals import cluster_entropy, cluster_labels, proposal_clusters
+
+SCORING = {"joint": joint, "two_stream": two_stream}  # Eq. 4, as printed and as released
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Everything a forward pass knows of one image, by name."""
+
+    features: Regions  # phi_h, (N, D)
+    scores: Scores  # s(y, h), (N, K)
+    log_prob: Tensor  # log p(y, h) of the discovery branch, (N, K)
+    cliques: Cliques  # H_c
+    clique_log_prob: Tensor  # log p(y, H_c), (C, K)
+    localization: list[Tensor]  # log p_t(y, h), T of (N, K+1)
+    objectness: Tensor | None  # s(h), (N,)
+
+
+class MELM(nn.Module):
+    """Branches on top of region features. `neck` maps what was pooled for N regions to their features (N, width)."""
+
+    def __init__(self, neck: nn.Module, width: int, classes: int, config: MethodConfig) -> None:
+        super().__init__()
+        if classes == 1 and config.scoring == "joint":
+            raise UsageError(
+                "with one class the joint probability is constant and cannot learn; use scoring = two_stream"
+            )
+        self.config = config
+        self.neck = neck
+        streams = 2 if config.scoring == "two_stream" else 1
+        self.discovery = Discovery(width, classes, streams, config.surround, config.prior_weight)
+        self.localization = nn.ModuleList(
+            Localization(width, classes, config.branch_sees_surround) for _ in range(config.branches)
+        )
+
+    def forward(
+        self,
+        pooled: Regions,
+        proposals: Tensor,
+        prior: Tensor | None = None,
+        strength: float = 0.0,
+        previous: Tensor | None = None,
+    ) -> Output:
+        """One image: what was pooled for its proposals (N, 4), their prior (N,), the strength r of the feedback, and, for
+        `feedback = previous`, the objectness (N,) of the preceding iteration (none at first: 1 for all)."""
+        features = pooled.each(self.neck)  # phi_h (N, D)
+        if self.config.feedback == "previous" and previous is not None:
+            features = self.fed_back(features, previous, strength)
+        localization = [branch(features) for branch in self.localization]  # T x (N, K+1)
+        objectness = object_score(localization[-1]) if localization else None  # s(h) (N,)
+        seen = features
+        if self.config.feedback == "same" and objectness is not None:
+            seen = self.fed_back(features, objectness, strength)
+        scores = self.discovery(seen, prior)  # s(y, h) (N, K)
+        log_prob = self.prob_of(scores)
+        cliques = self.partition(proposals, log_prob)
+        clique_log_prob = self.prob_of(scores.each(cliques.mean))  # (C, K)
+        return Output(features, scores, log_prob, cliques, clique_log_prob, localization, objectness)
+
+    def prob_of(self, scores: Scores) -> Tensor:
+        """Eq. 4, for proposals or for cliques."""
+        return SCORING[self.config.scoring](scores.class_logits, scores.location_logits)
+
+    def partition(self, proposals: Tensor, log_prob: Tensor) -> Cliques:
+        """Eq. 2 on the proposals that some class scores best."""
+        if not self.config.cliques:
+            return every_proposal(len(proposals), proposals.device)
+        return partition_cliques(proposals, log_prob.detach().amax(dim=1), self.config.clique_iou, self.config.top)
+
+    @staticmethod
+    def fed_back(features: Regions, objectness: Tensor, strength: float) -> Regions:
+        return features.each(lambda part: aggregate(part, objectness, strength))
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The loss of one image, its parts, and what was found on the way."""
+
+    total: Tensor
+    discovery: Tensor
+    localization: list[Tensor]  # T
+    global_entropy: Tensor  # mean over the image's tags, not learned through
+    local_entropy: Tensor  # mean over the branches, not learned through
+    found: list[PseudoObjects]  # by the discovery branch, then by each localization branch
+
+
+class MinEntropyLoss(nn.Module):
+    """The losses of Eq. 7 and 11: every branch is taught by what was found before it."""
+
+    def __init__(self, config: MethodConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, output: Output, proposals: Tensor, tags: Tensor, known: Tensor) -> Losses:
+        """The loss of one image with `tags` (K,) and `known` (K,), both of 0 and 1."""
+        tags, known = tags.to(output.log_prob.dtype), known.to(output.log_prob.dtype)
+        tagged = torch.nonzero(tags * known)[:, 0]  # (P,)
+        order = coordinate_order(proposals)
+        discovery = self.discovery_loss(output, tags, known)
+        found = [self.first_objects(output, proposals, tagged, order)]
+        localization = []
+        for log_prob in output.localization:
+            teachers = all_objects(found) if self.config.teaching == "accumulated" else found[-1]
+            localization.append(self.localization_loss(log_prob, teachers, output, proposals, bool(known.all())))
+            found.append(self.next_objects(log_prob, proposals, tagged, order))
+        entropy = global_entropy(output.clique_log_prob.detach(), self.config.weighted)[tagged]
+        return Losses(
+            min_entropy_loss(discovery, localization, self.config.localization_weight),
+            discovery,
+            localization,
+            entropy.mean() if len(tagged) else entropy.new_zeros(()),
+            torch.stack(localization).detach().mean() if localization else entropy.new_zeros(()),
+            found,
+        )
+
+    def discovery_loss(self, output: Output, tags: Tensor, known: Tensor) -> Tensor:
+        if self.config.discovery_loss == "image":
+            return image_loss(output.log_prob, tags, known)
+        return discovery_loss(output.clique_log_prob, output.log_prob, tags, known, self.config.weighted)
+
+    def first_objects(self, output: Output, proposals: Tensor, tagged: Tensor, order: Tensor) -> PseudoObjects:
+        if self.config.objects == "clique":
+            return objects_of_discovery(
+                output.log_prob, output.clique_log_prob, output.cliques, tagged, order, self.config.weighted
+            )
+        return self.next_objects(output.log_prob, proposals, tagged, order)
+
+    def next_objects(self, log_prob: Tensor, proposals: Tensor, tagged: Tensor, order: Tensor) -> PseudoObjects:
+        if self.config.objects == "clusters":
+            return proposal_clusters(log_prob, proposals, tagged)
+        return top_objects(log_prob, tagged, order)
+
+    def localization_loss(
+        self, log_prob: Tensor, objects: PseudoObjects, output: Output, proposals: Tensor, all_known: bool
+    ) -> Tensor:
+        if self.config.labels == "clusters" and len(objects):
+            labels, cluster = cluster_labels(objects, proposals, log_prob, self.config.object_iou)
+            return localization_loss(cluster_entropy(log_prob, labels, cluster))
+        whole = self.config.region == "all"
+        reading = (
+            "hard" if self.config.labels == "clusters" else self.config.labels
+        )  # nothing found: all readings agree
+        labels = make_labels(
+            objects,
+            proposals,
+            log_prob,
+            reading,
+            self.config.kernel,
+            self.config.object_iou,
+            None if whole else output.cliques,
+            all_known,
+        )
+        entropy = local_entropy(log_prob, labels.target, labels.weight)
+        return localization_loss(entropy[labels.inside], averaged=whole)
