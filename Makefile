@@ -3,6 +3,7 @@
 #   make demo              set up, and run what there is end to end on a generated data set
 #   make test              set up, lint, type check, and test (a few minutes)
 #   make test-all          the slow tests too
+#   make bench             the benchmarks: both sides in one process, medians and ratios
 #   TORCH=system           use the PyTorch this Python already has, instead of installing one
 #   PYTHON=python3.12      build the environment with another Python
 #   EXTRAS=                set up without the development tools
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= [dev,lite]
 READY := $(VENV)/.ready-$(TORCH)-$(subst $(comma),-,$(subst ],,$(subst [,,$(EXTRAS))))
 
-.PHONY: setup test test-all lint demo clean
+.PHONY: setup test test-all lint demo bench clean
 
 setup: $(READY)
 
@@ -28,11 +29,16 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# One thread for each of pytest's processes: more only get in each other's way.
 test: lint
-	$(BIN)/pytest -n auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"
 
 test-all: lint
-	$(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+bench: setup
+	$(BIN)/python benchmarks/bench_cliques.py
+	$(BIN)/python benchmarks/bench_pooling.py
 
 demo: setup
 	$(BIN)/python tools/demo.py

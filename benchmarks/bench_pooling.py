@@ -1,0 +1,117 @@
+"""How fast RoI max pooling is: our numba kernel, the plain PyTorch one, and torchvision's where it can be imported.
+
+    python benchmarks/bench_pooling.py --threads 1
+
+All run in one process, in turn, on the same 2,000 boxes; each ends with the same numbers, which is checked. With more threads
+than free cores the plain one, thousands of small operations, waits most of its time. Medians and ratios are printed and
+written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from melm.model.pooling import roi_pool, roi_pool_reference, torchvision_ops
+
+STRIDE = 16
+CASES = ((512, 7), (256, 6))  # channels and bins of VGG16's pooling, and of VGG-F's
+PLAIN_REPEATS = 2  # it takes seconds
+Pool = Callable[[Tensor, Tensor, int, float], Tensor]
+
+
+def proposals(count: int, height: int, width: int) -> Tensor:
+    """(count, 4) boxes of every size, small ones more often, inside the image."""
+    whole = torch.tensor([width, height]) * float(STRIDE)
+    extent = 20 + torch.rand(count, 2) ** 2 * (whole - 20)
+    corner = torch.rand(count, 2) * (whole - extent)
+    return torch.cat([corner, corner + extent], dim=1)
+
+
+def torchvision_pool(features: Tensor, boxes: Tensor, size: int, scale: float) -> Tensor:
+    """torchvision's, in the layout it likes best: (1, C, H, W) -> (N, C, size, size). Only called where it works."""
+    ops = torchvision_ops()
+    assert ops is not None
+    pooled: Tensor = ops.roi_pool(features, [boxes], size, scale)
+    return pooled
+
+
+def once(pool: Pool, features: Tensor, boxes: Tensor, size: int) -> tuple[float, float, Tensor]:
+    """Seconds forward, seconds backward, and the pooled features."""
+    features.grad = None
+    start = time.perf_counter()
+    pooled = pool(features, boxes, size, 1 / STRIDE)
+    forward = time.perf_counter() - start
+    gradient = torch.ones_like(pooled)
+    start = time.perf_counter()
+    pooled.backward(gradient)
+    return forward, time.perf_counter() - start, pooled.detach()
+
+
+def compare(channels: int, size: int, count: int, repeats: int) -> dict[str, object]:
+    """Medians in milliseconds, and how many times the kernel's each is."""
+    torch.manual_seed(0)
+    height, width = 37, 50
+    features = torch.randn(height, width, channels, requires_grad=True)
+    first_channels = features.detach().permute(2, 0, 1)[None].contiguous().requires_grad_()
+    boxes = proposals(count, height, width)
+    sides: dict[str, tuple[Pool, Tensor]] = {"numba": (roi_pool, features), "plain": (roi_pool_reference, features)}
+    if torchvision_ops() is not None:
+        sides["torchvision"] = (torchvision_pool, first_channels)
+    once(roi_pool, features, boxes[:8], size)  # compiles
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for turn in range(repeats):
+        results = []
+        for name, (pool, given) in sides.items():
+            if name == "plain" and turn >= PLAIN_REPEATS:
+                continue
+            forward, backward, pooled = once(pool, given, boxes, size)
+            times[name].append((forward, backward))
+            results.append(pooled.permute(0, 2, 3, 1) if name == "torchvision" else pooled)
+        assert all(torch.equal(results[0], other) for other in results[1:]), "they do not agree"
+    medians = {name: [statistics.median(part) * 1000 for part in zip(*t, strict=True)] for name, t in times.items()}
+    rows: dict[str, dict[str, float]] = {}
+    for name, (forward, backward) in medians.items():
+        ours = medians["numba"]
+        rows[name] = {
+            "forward_ms": round(forward, 1),
+            "backward_ms": round(backward, 1),
+            "forward_ratio": round(forward / ours[0], 2),
+            "backward_ratio": round(backward / ours[1], 2),
+            "ratio": round((forward + backward) / sum(ours), 2),
+        }
+        print(
+            f"{channels} x {height} x {width}, {count} boxes, {size}x{size}  {name:12s} "
+            f"forward {forward:7.1f} ms ({forward / ours[0]:5.2f}x)  backward {backward:7.1f} ms ({backward / ours[1]:5.2f}x)  "
+            f"both {(forward + backward) / sum(ours):5.2f}x"
+        )
+    return {"map": [height, width, channels], "boxes": count, "size": size, "repeats": repeats, "median": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "pooling.json")
+    parser.add_argument("--boxes", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="1 on a machine that is busy")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if torchvision_ops() is None:
+        print("torchvision is not installed, or does not work beside this torch: left out")
+    cases = [compare(channels, size, options.boxes, options.repeats) for channels, size in CASES]
+    machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": platform.processor()}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({"machine": machine, "cases": cases}, indent=2) + "\n")
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
