@@ -17,28 +17,27 @@ from melm.config import MELM as MELM_CONFIG
 from melm.config import METHODS
 from melm.errors import UsageError
 from melm.model.branches import Regions
-from melm.model.cliques import Cliques, every_proposal, partition_cliques
+from melm.model.cliques import Cliques, coordinate_order, every_proposal, partition_cliques
 from melm.model.entropy import (
     discovery_loss,
     global_entropy,
     image_loss,
-    joint,
     kernel,
     local_entropy,
     localization_loss,
     log_clique_weight,
-    log_not,
     min_entropy_loss,
     neighbour_weight,
-    two_stream,
 )
 from melm.model.labels import make_labels, neighbourhood, overlaps
-from melm.model.melm import MELM, MinEntropyLoss
-from melm.model.objects import PseudoObjects, all_objects, coordinate_order, objects_of_discovery, top_objects
+from melm.model.melm import MELM, MinEntropyLoss, among_known
+from melm.model.objects import PseudoObjects, all_objects, objects_of_discovery, top_objects
 from melm.model.recurrence import aggregate, feedback_strength, object_score
+from melm.model.scoring import Joint, TwoStream
 
 A, B, C, D = (0, 0, 10, 10), (0, 0, 10, 8), (0, 0, 10, 6.4), (20, 20, 30, 30)
 BOXES = torch.tensor([A, B, C, D], dtype=torch.float64)
+joint, two_stream = Joint.log_prob, TwoStream.log_prob
 
 
 def tensor(values):
@@ -130,15 +129,15 @@ def test_eq_6_clique_weight():
 def test_eq_7_discovery_loss():
     """Class 0 is there, class 1 is not: p(1, h) is 4/14, 1/14, 1/14 over all three proposals."""
     entropy, negatives = -math.log(13 / 32), -(math.log(10 / 14) + 2 * math.log(13 / 14))
-    log_prob = joint(LOGITS, None)
+    log_not = Joint.log_not(LOGITS, None)
     tags, all_known = tensor([1, 0]), tensor([1, 1])
-    close(discovery_loss(CLIQUE_PROB.log(), log_prob, tags, all_known), entropy + negatives)
-    close(discovery_loss(CLIQUE_PROB.log(), log_prob, tags, tensor([1, 0])), entropy)  # nobody knows of class 1
-    close(discovery_loss(CLIQUE_PROB.log(), log_prob, tags, tensor([0, 1])), negatives)
+    close(discovery_loss(CLIQUE_PROB.log(), log_not, tags, all_known), entropy + negatives)
+    close(discovery_loss(CLIQUE_PROB.log(), log_not, tags, tensor([1, 0])), entropy)  # nobody knows of class 1
+    close(discovery_loss(CLIQUE_PROB.log(), log_not, tags, tensor([0, 1])), negatives)
     no_tags = -sum(math.log(1 - p / 14) for p in (1, 4, 4, 1, 3, 1))
-    close(discovery_loss(CLIQUE_PROB.log(), log_prob, tensor([0, 0]), all_known), no_tags)
+    close(discovery_loss(CLIQUE_PROB.log(), log_not, tensor([0, 0]), all_known), no_tags)
     both = -math.log(13 / 32) - math.log(5 / 32)
-    close(discovery_loss(CLIQUE_PROB.log(), log_prob, tensor([1, 1]), all_known), both)
+    close(discovery_loss(CLIQUE_PROB.log(), log_not, tensor([1, 1]), all_known), both)
 
 
 # Eq. 8
@@ -247,12 +246,32 @@ def test_a_proposal_belongs_to_the_object_it_overlaps_most():
     close(made.weight, [0.9, 0.9, 0.9, 0.4])
 
 
-def test_an_image_without_tags_is_background_all_over_if_all_is_known():
+def test_an_image_without_tags_is_background_all_over():
     nothing = PseudoObjects(torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long), tensor([]))
     made = make_labels(nothing, BOXES, BRANCH, "soft", a=10)
     close(made.target, [[0, 0, 1]] * 4)
     close(made.weight, [1] * 4)
-    close(make_labels(nothing, BOXES, BRANCH, "soft", a=10, all_known=False).weight, [0] * 4)
+    assert made.inside.all()
+    # where Omega is a clique, or nothing is ever background, there is nothing to teach
+    assert not make_labels(nothing, BOXES, BRANCH, "soft", a=10, cliques=TWO_CLIQUES).inside.any()
+    assert not make_labels(nothing, BOXES, BRANCH, "literal", a=10).inside.any()
+
+
+def test_eq_10_literal_runs_over_the_whole_clique():
+    """C overlaps A by 0.64 and D not at all: with all four in one clique, all four have the mean."""
+    clique = Cliques(torch.arange(4), torch.zeros(4, dtype=torch.long), 1)
+    g = [*G, math.exp(-10)]
+    mean = (g[0] * 0.5 + g[1] * 0.4 + g[2] * 0.2 + g[3] * 0.1) / sum(g)
+    close(labels("literal", cliques=clique).target, [[0, mean, 0]] * 4)
+
+
+def test_unknown_classes_are_left_out_of_the_localization_loss():
+    """p is 0.2, 0.5, 0.3 of which the first is unknown: 0.5/0.8 and 0.3/0.8 remain, and the first gets no gradient."""
+    logits = tensor([[0.2, 0.5, 0.3]]).log().requires_grad_()
+    among = among_known(torch.log_softmax(logits, dim=1), tensor([0, 1]))
+    close(among[0, 1:].exp(), [5 / 8, 3 / 8])
+    among[0, 2].backward()
+    close(logits.grad, [[0, -5 / 8, 5 / 8]])
 
 
 def test_overlaps():
@@ -278,9 +297,39 @@ def test_alg_1_feedback():
 
 def test_image_loss():
     """p summed over proposals is 8/14 and 6/14."""
-    log_prob = joint(LOGITS, None)
-    close(image_loss(log_prob, tensor([1, 0]), tensor([1, 1])), -math.log(8 / 14) - math.log(8 / 14))
-    close(image_loss(log_prob, tensor([1, 0]), tensor([1, 0])), -math.log(8 / 14))
+    image = Joint.image(LOGITS, None)
+    close(image[0].exp(), [8 / 14, 6 / 14])
+    close(image_loss(*image, tensor([1, 0]), tensor([1, 1])), -math.log(8 / 14) - math.log(8 / 14))
+    close(image_loss(*image, tensor([1, 0]), tensor([1, 0])), -math.log(8 / 14))
+
+
+@pytest.mark.parametrize("scoring", [Joint, TwoStream])
+@pytest.mark.parametrize("classes", [1, 3])
+def test_what_is_not_there(scoring, classes):
+    """log(1 - p), of proposals and of the image, is what it says."""
+    of_class, location = (torch.tensor(np.random.default_rng(i).normal(size=(5, classes))) for i in (0, 1))
+    p = scoring.log_prob(of_class, location).exp()
+    close(scoring.log_not(of_class, location).exp(), 1 - p)
+    if scoring is TwoStream or classes > 1:  # with one class the joint image is certain
+        found, missing = scoring.image(of_class, location)
+        close(found.exp(), p.sum(dim=0))
+        close(missing.exp(), 1 - p.sum(dim=0))
+
+
+@pytest.mark.parametrize("scoring", [Joint, TwoStream])
+@pytest.mark.parametrize("certain", [5.0, 20.0, 60.0])
+def test_a_class_that_is_surely_and_wrongly_seen_is_unlearned(scoring, certain):
+    """In float32, where p rounds to 1, the gradient is that of float64 and not 0."""
+    gradients = []
+    for kind in (torch.float32, torch.float64):
+        logits = torch.zeros(3, 2, dtype=kind)
+        logits[0, 0] = certain
+        logits.requires_grad_()
+        tags, known = torch.tensor([0, 1], dtype=kind), torch.tensor([1, 0], dtype=kind)
+        loss = -scoring.log_not(logits, logits)[:, 0].sum() + image_loss(*scoring.image(logits, logits), tags, known)
+        gradients.append(torch.autograd.grad(loss, logits)[0])
+    assert gradients[1][0, 0] > 0.9
+    torch.testing.assert_close(gradients[0].double(), gradients[1], rtol=1e-4, atol=1e-5)
 
 
 # The Appendix, mended
@@ -309,7 +358,7 @@ def test_appendix_discovery_gradient(seed):
     scores = torch.tensor(random.normal(size=(6, 4)), requires_grad=True)
     tags = torch.tensor(random.integers(0, 2, 4), dtype=torch.float64)
     log_prob = joint(scores, None)
-    discovery_loss(log_prob, log_prob, tags, torch.ones(4)).backward()
+    discovery_loss(log_prob, Joint.log_not(scores, None), tags, torch.ones(4)).backward()
     np.testing.assert_allclose(scores.grad, appendix_gradient(scores.detach().numpy(), tags.numpy()), atol=1e-12)
 
 
@@ -345,7 +394,7 @@ def test_appendix_localization_gradient():
     close(scores.grad, made.weight[:, None] * (p * made.target.sum(dim=1, keepdim=True) - made.target))
 
 
-@pytest.mark.parametrize("scoring", [joint, two_stream])
+@pytest.mark.parametrize("scoring", [Joint, TwoStream])
 def test_gradcheck(scoring):
     random = torch.Generator().manual_seed(0)
     of_class, location = (
@@ -354,8 +403,8 @@ def test_gradcheck(scoring):
     cliques = Cliques(torch.arange(5), torch.tensor([0, 0, 1, 1, 2]), 3)
 
     def loss(a, b):
-        in_cliques = scoring(cliques.mean(a), cliques.mean(b))
-        return discovery_loss(in_cliques, scoring(a, b), tensor([1, 0, 1]), tensor([1, 1, 1]))
+        in_cliques = scoring.log_prob(cliques.mean(a), cliques.mean(b))
+        return discovery_loss(in_cliques, scoring.log_not(a, b), tensor([1, 0, 1]), tensor([1, 1, 1]))
 
     assert torch.autograd.gradcheck(loss, (of_class, location))
 
@@ -526,10 +575,11 @@ def test_the_order_of_proposals_does_not_matter(count, seed, name):
 )
 def test_entropies_are_finite_for_any_finite_logits(rows, dtype, scoring, tags):
     logits = torch.tensor(rows, dtype=dtype, requires_grad=True)
-    prob_of = {"joint": joint, "two_stream": two_stream}[scoring]
-    cliques = every_proposal(len(rows), logits.device)
-    log_prob = prob_of(logits, logits.flip(0))
-    in_cliques = prob_of(cliques.mean(logits), cliques.mean(logits.flip(0)))
+    form = {"joint": Joint, "two_stream": TwoStream}[scoring]
+    boxes = torch.tensor([[0, 0, 10, 10 + i] for i in range(len(rows))], dtype=dtype)
+    cliques = every_proposal(boxes)
+    log_not = form.log_not(logits, logits.flip(0))
+    in_cliques = form.log_prob(cliques.mean(logits), cliques.mean(logits.flip(0)))
     tags, known = torch.tensor(tags, dtype=dtype), torch.ones(3, dtype=dtype)
     branch = torch.log_softmax(logits, dim=1)
     made = make_labels(
@@ -540,11 +590,11 @@ def test_entropies_are_finite_for_any_finite_logits(rows, dtype, scoring, tags):
         a=10,
     )
     losses = [
-        discovery_loss(in_cliques, log_prob, tags, known),
-        image_loss(log_prob, tags, known),
+        discovery_loss(in_cliques, log_not, tags, known),
+        image_loss(*form.image(logits, logits.flip(0)), tags, known),
         localization_loss(local_entropy(branch, made.target, made.weight)),
         *global_entropy(in_cliques),
-        *log_not(log_prob).flatten(),
+        *log_not.flatten(),
     ]
     assert all(torch.isfinite(loss) for loss in losses)
     sum(losses[:3]).backward()
@@ -589,11 +639,35 @@ def test_no_gradient_through_pseudo_labels_or_objectness():
         ({"clique_iou": 1.5}, "clique_iou is 1.5"),
         ({"branches": 0}, "feedback needs a localization branch"),
         ({"labels": "clusters"}, "belong together"),
+        ({"branches": 1.5}, "branches is 1.5; a value of type int"),
+        ({"cliques": "no"}, "cliques is 'no'; a value of type bool"),
+        ({"kernel": "3"}, "kernel is '3'"),
+        ({"prior_weight": float("nan")}, "prior_weight is nan"),
     ],
 )
 def test_wrong_configurations(changes, words):
     with pytest.raises(UsageError, match=words):
         MELM_CONFIG.with_(**changes)
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match="NaN"):
+        partition_cliques(BOXES, tensor([0.1, math.nan, 0.2, 0.3]))
+
+
+def test_a_prior_that_is_asked_for_must_be_given():
+    regions, boxes, _ = picture(5)
+    with pytest.raises(ValueError, match="no prior was given"):
+        model_of(MELM_CONFIG.with_(prior_weight=2.0))(regions, boxes)
+
+
+def test_equal_proposals_without_cliques_are_told_apart_by_coordinates():
+    config = METHODS["D"].with_(cliques=False)
+    model = model_of(config)
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        output = model(Regions(torch.ones(4, 8, dtype=torch.float64)), BOXES[order])
+        found = MinEntropyLoss(config)(output, BOXES[order], tensor([1, 0, 0]), torch.ones(3)).found[0]
+        assert BOXES[order][found.index].tolist() == [list(C)]
 
 
 def test_the_order_of_equal_boxes():

@@ -50,15 +50,18 @@ class MethodConfig:
     localization_weight: float = 1.0  # lambda of Eq. 1
     # Recurrent learning
     feedback: str = "same"  # objectness of the same forward pass, of the preceding iteration (Alg. 1), or none
-    feedback_end: float = 1.0  # r anneals as 1 - exp(-progress x this): to 0.63 at the end
+    feedback_rate: float = 1.0  # r anneals as 1 - exp(-progress x this): to 0.63 at the end
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            _typed(field.name, getattr(self, field.name), str(field.type))
         for name, choices in CHOICES.items():
             one_of(name, getattr(self, name), choices)
         _within("clique_iou", self.clique_iou, 0, 1)
         _within("object_iou", self.object_iou, 0, 1)
+        _within("prior_weight", self.prior_weight, -1e6, 1e6)
         _within("kernel", self.kernel, 0, 1e6)
-        _within("feedback_end", self.feedback_end, 0, 100)
+        _within("feedback_rate", self.feedback_rate, 0, 100)
         _within("branches", self.branches, 0, 100)
         _within("top", self.top, 1, 10**9)
         _within("localization_weight", self.localization_weight, 0, 1e6)
@@ -66,6 +69,11 @@ class MethodConfig:
             raise UsageError("feedback needs a localization branch to come from; set feedback to none or branches to 1")
         if (self.labels == "clusters") != (self.objects == "clusters"):
             raise UsageError("labels = clusters and objects = clusters belong together (PCL)")
+
+    @property
+    def reads_surround(self) -> bool:
+        """Whether any branch needs the frame and the ring of each proposal."""
+        return self.surround or self.branch_sees_surround
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,6 +83,17 @@ class MethodConfig:
         for name in changes:
             one_of("setting", name, [field.name for field in fields(self)])
         return replace(self, **changes)
+
+
+def _typed(name: str, value: object, kind: str) -> None:
+    right = {
+        "str": isinstance(value, str),
+        "bool": isinstance(value, bool),
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, (int, float)) and not isinstance(value, bool),
+    }[kind]
+    if not right:
+        raise UsageError(f"{name} is {value!r}; a value of type {kind} was expected")
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -38,7 +38,10 @@ def definition(features, boxes, size, scale, holes=None):
     for n, box in enumerate(boxes):
         x1, y1, x2, y2 = (c_round(kind(v) * kind(scale)) for v in box)
         tall, wide = (kind(max(end - start + 1, 1)) / kind(size) for start, end in ((y1, y2), (x1, x2)))
-        hole = [c_round(kind(v) * kind(scale)) for v in holes[n]] if holes is not None else None
+        hole = None
+        if holes is not None:
+            left, top, right, bottom = (kind(v) * kind(scale) for v in holes[n])  # cells wholly inside
+            hole = [math.ceil(left), math.ceil(top), math.floor(right) - 1, math.floor(bottom) - 1]
         for i, j in np.ndindex(size, size):
             cells = [
                 y * width + x
@@ -158,9 +161,9 @@ def test_holes_by_hand(pool):
     boxes = torch.tensor([[0.0, 0, 3, 3]]).repeat(4, 1)
     holes = torch.tensor(
         [
-            [1.0, 1, 2, 2],  # the middle: each quarter keeps its three outer cells
-            [1.0, 1, 3, 3],  # all but the first row and column: nothing remains at the bottom right
-            [0.0, 0, 3, 3],  # everything
+            [1.0, 1, 3, 3],  # the middle: each quarter keeps its three outer cells
+            [1.0, 1, 4, 4],  # all but the first row and column: nothing remains at the bottom right
+            [0.0, 0, 4, 4],  # everything
             [2.0, 2, 1, 1],  # inside out: nothing is left out
         ]
     )
@@ -169,6 +172,17 @@ def test_holes_by_hand(pool):
     negative, nothing = pool(-MAP, boxes[:2], 2, 1.0, holes[:2])  # an empty bin is 0, others may be less
     assert negative.flatten().tolist() == [-1, -3, -9, -12]
     assert nothing.flatten().tolist() == [-1, -3, -9, 0]
+
+
+def test_no_frame_or_ring_on_the_map_is_empty():
+    """Also of boxes of 20 pixels, not much more than a cell."""
+    random = np.random.default_rng(0)
+    start = random.uniform(40, 400, (500, 2))
+    boxes = torch.tensor(np.concatenate([start, start + random.uniform(20, 60, (500, 2))], axis=1))
+    frame, inner, ring, within = frame_and_ring(boxes)
+    ones = torch.ones(40, 40, 1, dtype=torch.float64)
+    for outer, hole in ((frame, inner), (ring, within)):
+        assert (roi_pool(ones, outer, 1, 1 / 16, hole) == 1).all()
 
 
 @BOTH

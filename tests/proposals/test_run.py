@@ -152,9 +152,15 @@ def test_two_commands_at_once(tmp_path):
 
 def test_ctrl_c(tmp_path):
     photos = save_scenes(tmp_path / "photos", 30, size=(320, 240))
-    command = [sys.executable, "-m", "melm", "proposals", str(photos), "--workers", "2"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "melm", "proposals", str(photos), "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a background shell has its children ignore it
     )
     deadline = time.time() + 120
     while not stored(os.environ["MELM_CACHE"]) and time.time() < deadline:

@@ -57,7 +57,9 @@ class Discovery(nn.Module):
             location = self.of_location(features.frame) - self.of_location(features.ring)  # (N, K)
         elif self.of_location is not None:
             location = self.of_location(features.box)
-        if self.prior_weight and prior is not None:
+        if self.prior_weight:
+            if prior is None:
+                raise ValueError("prior_weight is set, but no prior was given")
             evidence = self.prior_weight * prior[:, None]
             location = evidence.expand(-1, self.of_class.out_features) if location is None else location + evidence
         return Scores(self.of_class(features.box), location)
@@ -73,6 +75,8 @@ class Localization(nn.Module):
         start_small(self.of_class)
 
     def forward(self, features: Regions) -> Tensor:
+        if self.sees_surround and len(features.parts()) < 3:
+            raise ValueError("branch_sees_surround needs the features of frame and ring")
         seen = torch.cat(features.parts(), dim=1) if self.sees_surround else features.box
         return F.log_softmax(self.of_class(seen), dim=1)
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from melm.boxes import ranked
+
 
 @dataclass(frozen=True, slots=True)
 class Cliques:
@@ -37,16 +39,25 @@ def partition_cliques(proposals: Tensor, object_score: Tensor, clique_iou: float
     `clique_iou` (single linkage). Equal scores are ordered by coordinates, so that the order of the proposals does not matter.
     """
     boxes = proposals.detach().cpu().double().numpy()
+    if not bool(torch.isfinite(object_score).all()):
+        raise ValueError("a score is NaN or infinite: the features or the weights are")
     selected = _best(boxes, object_score.detach().cpu().double().numpy(), top)
     ids, count = _grow(boxes[selected], clique_iou)
     device = proposals.device
     return Cliques(torch.from_numpy(selected).to(device), torch.from_numpy(ids).to(device), int(count))
 
 
-def every_proposal(count: int, device: torch.device) -> Cliques:
-    """Every proposal a clique of its own: the method without Eq. 2."""
-    each = torch.arange(count, device=device)
-    return Cliques(each, each, count)
+def every_proposal(proposals: Tensor) -> Cliques:
+    """Every proposal (N, 4) a clique of its own: the method without Eq. 2. In the order of their coordinates."""
+    count = len(proposals)
+    each = torch.arange(count, device=proposals.device)
+    return Cliques(coordinate_order(proposals), each, count)
+
+
+def coordinate_order(proposals: Tensor) -> Tensor:
+    """(N,) indices by coordinates: the order in which equal scores are told apart."""
+    boxes = proposals.detach().cpu().double().numpy()
+    return torch.from_numpy(ranked(boxes, np.zeros(len(boxes)))).to(proposals.device)
 
 
 def _best(boxes: NDArray[np.float64], score: NDArray[np.float64], top: int) -> NDArray[np.int64]:
@@ -54,8 +65,7 @@ def _best(boxes: NDArray[np.float64], score: NDArray[np.float64], top: int) -> N
     candidates = np.arange(len(score))
     if len(score) > top:
         candidates = np.flatnonzero(score >= np.partition(score, len(score) - top)[len(score) - top])
-    x1, y1, x2, y2 = boxes[candidates].T
-    return candidates[np.lexsort((y2, x2, y1, x1, -score[candidates]))][:top]
+    return candidates[ranked(boxes[candidates], score[candidates])][:top]
 
 
 @numba.njit(cache=True)

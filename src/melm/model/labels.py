@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from melm.model.cliques import Cliques
-from melm.model.entropy import kernel, neighbour_weight
+from melm.model.entropy import kernel, neighbour_mean
 from melm.model.objects import PseudoObjects
 
 
@@ -47,22 +47,25 @@ def make_labels(
     a: float,
     object_iou: float = 0.5,
     cliques: Cliques | None = None,
-    all_known: bool = True,
 ) -> Labels:
     """Labels for a branch with log_prob (N, K+1), from objects found before it. `cliques` narrows Omega to those of the objects.
 
-    An image in which nothing is to be found is background all over, unless some class in it is not known.
+    An image without objects is background all over; where Omega is the clique, or nothing is ever background (`literal`), it
+    teaches nothing.
     """
     count, outputs = log_prob.shape
     everywhere = torch.ones(count, dtype=torch.bool, device=log_prob.device)
     target = log_prob.new_zeros((count, outputs))
     if len(objects) == 0:
         target[:, -1] = 1
-        return Labels(target, log_prob.new_full((count,), float(all_known)), everywhere)
+        teaches = cliques is None and reading != "literal"
+        return Labels(target, torch.ones_like(target[:, -1]), everywhere if teaches else ~everywhere)
     inside = everywhere if cliques is None else neighbourhood(objects, cliques, count)
     overlap = overlaps(proposals, proposals[objects.index]).to(log_prob.dtype)  # (N, P)
     best, which = overlap.max(dim=1)  # (N,) each proposal belongs to the object it overlaps most
     near = (best >= object_iou) & inside
+    if reading == "literal" and cliques is not None:
+        near = inside  # as printed, all of Omega
     classes, confidence = objects.classes[which], objects.confidence[which].to(log_prob.dtype)
     weight = torch.ones_like(best) if reading in ("confident_target", "literal", "smoothed") else confidence
     prob = log_prob.exp().gather(1, classes[:, None])[:, 0]  # (N,) p(y*, h)
@@ -97,7 +100,7 @@ def _mean_around_object(prob: Tensor, overlap: Tensor, near: Tensor, which: Tens
     for p in range(objects):
         around = near & (which == p)
         if around.any():
-            result[around] = neighbour_weight(prob[around], kernel(overlap[around], a)) * prob[around]
+            result[around] = neighbour_mean(prob[around], kernel(overlap[around], a))
     return result
 
 

@@ -10,23 +10,22 @@ from torch import Tensor, nn
 from melm.config import MethodConfig
 from melm.errors import UsageError
 from melm.model.branches import Discovery, Localization, Regions, Scores
-from melm.model.cliques import Cliques, every_proposal, partition_cliques
+from melm.model.cliques import Cliques, coordinate_order, every_proposal, partition_cliques
 from melm.model.entropy import (
     discovery_loss,
     global_entropy,
     image_loss,
-    joint,
     local_entropy,
     localization_loss,
     min_entropy_loss,
-    two_stream,
 )
 from melm.model.labels import make_labels
-from melm.model.objects import PseudoObjects, all_objects, coordinate_order, objects_of_discovery, top_objects
+from melm.model.objects import PseudoObjects, all_objects, objects_of_discovery, top_objects
 from melm.model.recurrence import aggregate, object_score
 from melm.model.rivals import cluster_entropy, cluster_labels, proposal_clusters
+from melm.model.scoring import Joint, TwoStream
 
-SCORING = {"joint": joint, "two_stream": two_stream}  # Eq. 4, as printed and as released
+SCORING: dict[str, type[Joint] | type[TwoStream]] = {"joint": Joint, "two_stream": TwoStream}  # Eq. 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,12 @@ class MELM(nn.Module):
 
     def prob_of(self, scores: Scores) -> Tensor:
         """Eq. 4, for proposals or for cliques."""
-        return SCORING[self.config.scoring](scores.class_logits, scores.location_logits)
+        return SCORING[self.config.scoring].log_prob(scores.class_logits, scores.location_logits)
 
     def partition(self, proposals: Tensor, log_prob: Tensor) -> Cliques:
         """Eq. 2 on the proposals that some class scores best."""
         if not self.config.cliques:
-            return every_proposal(len(proposals), proposals.device)
+            return every_proposal(proposals)
         return partition_cliques(proposals, log_prob.detach().amax(dim=1), self.config.clique_iou, self.config.top)
 
     @staticmethod
@@ -126,8 +125,8 @@ class MinEntropyLoss(nn.Module):
         found = [self.first_objects(output, proposals, tagged, order)]
         localization = []
         for log_prob in output.localization:
-            teachers = all_objects(found) if self.config.teaching == "accumulated" else found[-1]
-            localization.append(self.localization_loss(log_prob, teachers, output, proposals, bool(known.all())))
+            teachers = all_objects(found if self.config.teaching == "accumulated" else found[-1:])
+            localization.append(self.localization_loss(among_known(log_prob, known), teachers, output, proposals))
             found.append(self.next_objects(log_prob, proposals, tagged, order))
         entropy = global_entropy(output.clique_log_prob.detach(), self.config.weighted)[tagged]
         return Losses(
@@ -140,9 +139,11 @@ class MinEntropyLoss(nn.Module):
         )
 
     def discovery_loss(self, output: Output, tags: Tensor, known: Tensor) -> Tensor:
+        scoring, scores = SCORING[self.config.scoring], output.scores
         if self.config.discovery_loss == "image":
-            return image_loss(output.log_prob, tags, known)
-        return discovery_loss(output.clique_log_prob, output.log_prob, tags, known, self.config.weighted)
+            return image_loss(*scoring.image(scores.class_logits, scores.location_logits), tags, known)
+        log_not = scoring.log_not(scores.class_logits, scores.location_logits)  # (N, K)
+        return discovery_loss(output.clique_log_prob, log_not, tags, known, self.config.weighted)
 
     def first_objects(self, output: Output, proposals: Tensor, tagged: Tensor, order: Tensor) -> PseudoObjects:
         if self.config.objects == "clique":
@@ -156,25 +157,22 @@ class MinEntropyLoss(nn.Module):
             return proposal_clusters(log_prob, proposals, tagged)
         return top_objects(log_prob, tagged, order)
 
-    def localization_loss(
-        self, log_prob: Tensor, objects: PseudoObjects, output: Output, proposals: Tensor, all_known: bool
-    ) -> Tensor:
-        if self.config.labels == "clusters" and len(objects):
-            labels, cluster = cluster_labels(objects, proposals, log_prob, self.config.object_iou)
+    def localization_loss(self, log_prob: Tensor, objects: PseudoObjects, output: Output, proposals: Tensor) -> Tensor:
+        config = self.config
+        if config.labels == "clusters" and len(objects):
+            labels, cluster = cluster_labels(objects, proposals, log_prob, config.object_iou)
             return localization_loss(cluster_entropy(log_prob, labels, cluster))
-        whole = self.config.region == "all"
-        reading = (
-            "hard" if self.config.labels == "clusters" else self.config.labels
-        )  # nothing found: all readings agree
-        labels = make_labels(
-            objects,
-            proposals,
-            log_prob,
-            reading,
-            self.config.kernel,
-            self.config.object_iou,
-            None if whole else output.cliques,
-            all_known,
-        )
+        whole = config.region == "all"
+        cliques = None if whole else output.cliques
+        labels = make_labels(objects, proposals, log_prob, config.labels, config.kernel, config.object_iou, cliques)
         entropy = local_entropy(log_prob, labels.target, labels.weight)
         return localization_loss(entropy[labels.inside], averaged=whole)
+
+
+def among_known(log_prob: Tensor, known: Tensor) -> Tensor:
+    """log p_t (N, K+1) among background and the classes that are known of the image: the others are left out of the loss."""
+    unknown = torch.cat([known == 0, known.new_zeros(1, dtype=torch.bool)])
+    if not bool(unknown.any()):
+        return log_prob
+    among = torch.log_softmax(log_prob.masked_fill(unknown, -torch.inf), dim=1)
+    return among.masked_fill(unknown, 0)  # where the target is 0 too

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,12 +22,6 @@ class PseudoObjects:
 
     def __len__(self) -> int:
         return len(self.index)
-
-
-def coordinate_order(proposals: Tensor) -> Tensor:
-    """(N,) indices by coordinates: the order in which equal scores are told apart."""
-    x1, y1, x2, y2 = proposals.detach().cpu().numpy().T
-    return torch.from_numpy(np.lexsort((y2, x2, y1, x1))).to(proposals.device)
 
 
 def discovered_cliques(clique_log_prob: Tensor, tagged: Tensor, weighted: bool = True) -> Tensor:

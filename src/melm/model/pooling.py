@@ -26,7 +26,7 @@ def roi_pool(features: Tensor, boxes: Tensor, size: int, scale: float, holes: Te
     it, as in Fast R-CNN; bins that meet inside a cell share it; cells outside the map do not count; a bin without cells is 0
     and gets no gradient; of equal values the first, row by row, gets the gradient.
 
-    holes (N, 4) are left out of the boxes: the cells from round(x1 * scale) to round(x2 * scale), likewise both included.
+    holes (N, 4) are left out of the boxes: the cells that lie wholly in them.
     NaN is passed on, as torch's own max pooling does (torchvision's operator, used on CUDA, drops it).
     """
     check(features, boxes, holes)
@@ -84,7 +84,7 @@ def bins(
         return torch.stack([start, end], dim=2).clamp(0, limit)  # (N, size, 2)
 
     nothing = x1.new_tensor(NOTHING).expand(len(boxes), 4)
-    out = nothing if holes is None else cells(holes.to(features.device, kind), scale)
+    out = nothing if holes is None else cells_within(holes.to(features.device, kind), scale)
     return along(y1, y2, height), along(x1, x2, width), out
 
 
@@ -93,6 +93,12 @@ def cells(corners: Tensor, scale: float) -> Tensor:
     scaled = corners.detach() * scale
     whole = scaled.trunc()
     return (whole + scaled.sign() * ((scaled - whole).abs() >= 0.5)).long()
+
+
+def cells_within(corners: Tensor, scale: float) -> Tensor:
+    """First and last cells that lie wholly in each box: a hole takes no cell that it only touches, or frames would be empty."""
+    scaled = corners.detach() * scale
+    return torch.cat([scaled[:, :2].ceil(), scaled[:, 2:].floor() - 1], dim=1).long()
 
 
 def roi_align(features: Tensor, boxes: Tensor, size: int, scale: float, sampling: int = 2) -> Tensor:

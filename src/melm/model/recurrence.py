@@ -17,6 +17,6 @@ def aggregate(features: Tensor, objectness: Tensor, strength: float) -> Tensor:
     return features * ((1 - strength) + strength * objectness)[:, None]
 
 
-def feedback_strength(progress: float, end: float = 1.0) -> float:
+def feedback_strength(progress: float, rate: float = 1.0) -> float:
     """r after a share `progress` (0 to 1) of all epochs: 0 at first, 1 - 1/e = 0.63 at the end."""
-    return 1 - math.exp(-progress * end)
+    return 1 - math.exp(-progress * rate)

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from melm.boxes import iou
+from melm.boxes import iou, ranked
 from melm.model.labels import Labels, overlaps
 from melm.model.objects import PseudoObjects
 
@@ -64,7 +64,8 @@ def _centres(boxes: NDArray[np.float64], scores: NDArray[np.float64]) -> list[tu
     centres = []
     while near.any():
         degree = near.sum(axis=1)
-        i = int(np.lexsort((boxes[:, 3], boxes[:, 2], boxes[:, 1], boxes[:, 0], -scores, -degree))[0])
+        best = np.flatnonzero(degree == degree.max())
+        i = int(best[ranked(boxes[best], scores[best])[0]])
         members = near[i].copy()
         centres.append((i, float(scores[members].max())))
         near[members] = False
