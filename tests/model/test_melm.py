@@ -39,17 +39,24 @@ class Transcription:
             scale = (1 - strength) + strength * np.exp(branches[-1][:, :-1]).max(axis=1)
         box, frame, ring = (part * scale[:, None] for part in (box, frame, ring))
         of_class = box @ weights["discovery.of_class.weight"].T + weights["discovery.of_class.bias"]
-        matrix = weights["discovery.of_location.weight"].T
-        location = (
-            frame @ matrix - ring @ matrix if config.surround else box @ matrix + weights["discovery.of_location.bias"]
-        )
+        location = np.zeros_like(of_class)
+        if config.surround:
+            location = (frame - ring) @ weights["discovery.of_location.weight"].T
+        elif config.scoring == "two_stream":
+            location = box @ weights["discovery.of_location.weight"].T + weights["discovery.of_location.bias"]
         location = location + config.prior_weight * prior.numpy()[:, None]
-        self.log_prob = log_softmax(of_class, 1) + log_softmax(location, 0)
+        self.log_prob = self.scored(config, of_class, location)
         overlap = iou(boxes.numpy(), boxes.numpy())
         self.cliques = self.partition(boxes.numpy(), overlap, self.log_prob.max(axis=1), config)
         means = [np.stack([values[c].mean(axis=0) for c in self.cliques]) for values in (of_class, location)]
-        self.clique_log_prob = log_softmax(means[0], 1) + log_softmax(means[1], 0)
+        self.clique_log_prob = self.scored(config, *means)
         self.total = self.loss(config, branches, overlap, tags, known)
+
+    @staticmethod
+    def scored(config, of_class, location):
+        if config.scoring == "joint":
+            return log_softmax((of_class + location).ravel(), 0).reshape(of_class.shape)
+        return log_softmax(of_class, 1) + log_softmax(location, 0)
 
     @staticmethod
     def partition(boxes, overlap, score, config):
@@ -125,6 +132,8 @@ PLAIN = DEFAULT.with_(kernel=3.0, clique_iou=0.3, top=15)
 SETTINGS = {
     "default": PLAIN,
     "surround and prior": PLAIN.with_(surround=True, prior_weight=4.0, branch_sees_surround=True),
+    "joint": PLAIN.with_(scoring="joint"),
+    "joint, surround and prior": PLAIN.with_(scoring="joint", surround=True, prior_weight=4.0),
     "chain": PLAIN.with_(teaching="chain"),
     "no feedback": PLAIN.with_(feedback="none"),
     "w = 1": PLAIN.with_(weighted=False),
