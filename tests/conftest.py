@@ -5,9 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
+
+hypothesis.settings.register_profile("melm", deadline=None)  # the first call of a numba kernel compiles it
+hypothesis.settings.load_profile("melm")
 
 
 @pytest.fixture(autouse=True)
