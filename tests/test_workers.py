@@ -48,22 +48,26 @@ def test_an_error_of_a_worker_comes_through():
 SLOW = """
 import os, time
 from pathlib import Path
-from melm.workers import for_each
 def wait(folder):
     Path(folder, str(os.getpid())).touch()
     time.sleep(60)
-if __name__ == "__main__":
-    import sys
-    list(for_each(wait, [sys.argv[1]] * 4, 2))
+"""
+# As people write scripts: nothing keeps it from being run again by every worker that imports it.
+SCRIPT = """
+import sys
+from melm.workers import for_each
+from slow import wait
+list(for_each(wait, [sys.argv[1]] * 4, 2))
 """
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path):
-    script = tmp_path / "slow.py"
-    script.write_text(SLOW)
+    (tmp_path / "slow.py").write_text(SLOW)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
     started = tmp_path / "started"
     started.mkdir()
-    parent = subprocess.Popen([sys.executable, script, started])
+    parent = subprocess.Popen([sys.executable, script, started], env={**os.environ, "PYTHONPATH": str(tmp_path)})
     deadline = time.time() + 60
     while len(list(started.iterdir())) < 2 and time.time() < deadline:
         time.sleep(0.1)

@@ -22,7 +22,7 @@ from melm.errors import MelmError, UsageError, did_you_mean, one_of
 from melm.proposals.record import FILE_BOXES, METHODS
 from melm.workers import available_cores
 
-RESUMABLE = ("proposals",)
+RESUMABLE = ("proposals", "features", "train", "detect", "demo")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -59,7 +59,9 @@ def cli() -> None:
     \b
     Example:
       melm check photos/            what is in a folder of tagged images, and what is wrong with it
-      melm proposals photos/        where objects could be, for every image
+      melm train photos/ --out run  learn a detector from the tags
+      melm detect run new-photos/   find things with it
+      melm demo                     all of it on a generated data set, in minutes
     """
 
 
@@ -229,6 +231,287 @@ def proposals(
     if as_json:
         print(json.dumps(result, indent=1, ensure_ascii=False))
     return 0 if result["ok"] and result.get("recall", {"ok": True})["ok"] else 1
+
+
+def learning_options(command: Command) -> Command:
+    """The options with which `train` and `features` choose what is learned and from which boxes."""
+    for option in reversed(
+        [
+            click.option("--preset", default="fast", show_default=True, help="A recipe; `melm presets` lists them."),
+            click.option("--method", default="L2+ARL", show_default=True, help="MELM, a variant of it, or a rival."),
+            click.option("--backbone", help="Network that looks at the image; the preset's if not given."),
+            click.option("--weights", help="Weights the backbone starts from: a file, an https address, or package."),
+            click.option("--weights-sha256", help="Checksum of the weights; needed for an address."),
+            click.option(
+                "--proposals", "proposal_method", type=Name("proposal method", METHODS), help="How boxes are found."
+            ),
+            click.option("--file", type=click.Path(path_type=Path), help="Boxes somebody made: .mat, .npz or .pkl."),
+            click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes."),
+            click.option("--max-boxes", type=int, help="Most boxes per image.  [default: 2000]"),
+            click.option(
+                "--basis",
+                type=click.Path(path_type=Path),
+                metavar="RUN",
+                help="Read images as this earlier run does, so that what is stored for it serves again.",
+            ),
+            click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
+            click.option(
+                "--set",
+                "changes",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Any other setting, as run.json names it; can be repeated.",
+            ),
+            click.option("--skip-bad", is_flag=True, help="Leave out images that cannot be used, instead of stopping."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """Takes the options of `learning_options` out of a command's options: the configuration, and the ready-made boxes."""
+    from melm.learn.presets import PRESETS, learn_config
+    from melm.proposals import ProposalSettings, ReadyMade
+
+    for text in options.pop("changes"):
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: NAME=VALUE was expected")
+        changes[name.strip()] = _value(value.strip())
+    for name in ("backbone", "weights", "weights_sha256"):
+        given = options.pop(name)
+        if given is not None:
+            changes[name] = given
+    file, file_boxes = options.pop("file"), options.pop("file_boxes")
+    method, most = options.pop("proposal_method"), options.pop("max_boxes")
+    if file and method not in (None, "file"):
+        raise UsageError(f"--proposals {method} takes no --file")
+    if method == "file" and not file:
+        raise UsageError("--proposals file needs --file")
+    settings = {"method": method, "max_boxes": most}
+    if any(value is not None for value in settings.values()):
+        changes["proposals"] = ProposalSettings(**{k: v for k, v in settings.items() if v is not None})  # type: ignore[arg-type]
+    preset = one_of("preset", options.pop("preset"), PRESETS)
+    config = learn_config(preset, options.pop("method"), changes)
+    return config, ReadyMade(file, file_boxes) if file else None
+
+
+def _value(text: str) -> Any:
+    """A value as one would write it: true, 3, 0.5, [192, 288], word."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print every setting as JSON.")
+def presets(as_json: bool) -> int:
+    """List the recipes that `melm train --preset` knows, with what they cost and give."""
+    from melm.learn.presets import PRESETS
+
+    if as_json:
+        print(json.dumps({name: preset.config.as_dict() for name, preset in PRESETS.items()}, indent=1))
+        return 0
+    for name, preset in PRESETS.items():
+        print(f"{name}\n  {preset.summary}\n  cost: {preset.cost}\n  gives: {preset.gives}")
+    return 0
+
+
+@cli.command()
+@data_options
+@learning_options
+@workers_option
+def features(workers: int, **options: Any) -> int:
+    """Compute and store what the frozen trunk gives for every image of DATA, ahead of `melm train`.
+
+    \b
+    Example:
+      melm features photos/
+    """
+    from melm.learn.train import features as make_features
+
+    config, ready_made = learning_config(options, {})
+    folder = make_features(
+        source_of(options),
+        config,
+        proposals_file=ready_made,
+        workers=workers,
+        say=print,
+        **_taken(options, "basis", "device", "skip_bad"),
+    )
+    print(f"kept in {folder}")
+    return 0
+
+
+@cli.command()
+@data_options
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the run.")
+@learning_options
+@click.option("--epochs", type=int, help="Times every image is seen; the preset's if not given.")
+@click.option("--learning-rate", type=float, help="The preset's if not given; a tenth of it for the last quarter.")
+@click.option("--accumulate", type=int, help="Images a step and process; the preset's if not given.")
+@click.option(
+    "--precision", type=Name("precision", ("fp32", "bf16", "fp16")), help="Of the step, on a GPU.  [default: fp32]"
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
+@click.option("--overwrite", is_flag=True, help="Start the run in --out anew.")
+@click.option("--tensorboard", is_flag=True, help="Write TensorBoard files into the run too.")
+@workers_option
+def train(out: Path, workers: int, overwrite: bool, tensorboard: bool, **options: Any) -> int:
+    """Learn a detector from the tags of DATA. The same command goes on where it was stopped.
+
+    Proposals and the features of a frozen trunk are made first where they are not in the store. For several processes or
+    machines: torchrun --nproc-per-node N -m melm train ...
+
+    \b
+    Example:
+      melm train photos/ --out runs/birds
+      melm train VOC2007 --split train --out runs/voc --method OICR --seed 1
+    """
+    from melm.learn.train import train as learn_detector
+
+    changes = {name: options.pop(name) for name in ("epochs", "learning_rate", "accumulate", "precision", "seed")}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if "epochs" in changes:
+        changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)
+    config, ready_made = learning_config(options, changes)
+    learn_detector(
+        source_of(options),
+        out,
+        config,
+        proposals_file=ready_made,
+        workers=workers,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+        say=print,
+        **_taken(options, "basis", "device", "skip_bad"),
+    )
+    return 0
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for what is found.")
+@click.option("--format", type=Name("format", tuple(FORMATS)), help="How PATHS are laid out, if they are data sets.")
+@click.option("--split", help="Part of a data set.")
+@click.option("--branch", help="discovery, 'localization 1' and so on, or mean; the method's own if not given.")
+@click.option(
+    "--views",
+    type=Name("views", ("single", "flip", "paper")),
+    default="single",
+    show_default=True,
+    help="How many looks are averaged; paper: every scale, mirrored too.",
+)
+@click.option(
+    "--nms",
+    type=float,
+    help="Overlap above which the weaker of two boxes of a class goes.  [default: 0.3, discovery 0.4]",
+)
+@click.option(
+    "--min-score",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Boxes below are not kept. Above 0 it costs average precision.",
+)
+@click.option(
+    "--max-boxes", type=int, default=300, show_default=True, help="Most boxes an image, over all classes; 0 for all."
+)
+@click.option(
+    "--proposals",
+    "proposal_method",
+    type=Name("proposal method", METHODS),
+    help="How boxes are found; as for learning if not given.",
+)
+@click.option(
+    "--file", type=click.Path(path_type=Path), help="Boxes somebody made for these images: .mat, .npz or .pkl."
+)
+@click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes.")
+@click.option(
+    "--to",
+    "formats",
+    multiple=True,
+    type=Name("result format", ("table", "coco", "comp4")),
+    help="Write detections.csv, detections.coco.json or the VOC devkit's comp4 files; can be repeated.  [default: table]",
+)
+@click.option("--draw", is_flag=True, help="Draw the boxes into OUT/drawn.")
+@click.option("--draw-score", type=float, help="Least score of a box that is drawn.  [default: 0.3, discovery 0.03]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--overwrite", is_flag=True, help="Start anew in OUT.")
+@workers_option
+def detect(
+    run: Path,
+    paths: tuple[Path, ...],
+    out: Path,
+    formats: tuple[str, ...],
+    draw: bool,
+    draw_score: float | None,
+    **options: Any,
+) -> int:
+    """Find objects in images with the detector of RUN: PATHS are files, folders or data sets.
+
+    Every image is a line of OUT/detections.jsonl as soon as it is done; the same command goes on where it was stopped.
+
+    \b
+    Example:
+      melm detect runs/birds new-photos/ --out found --draw
+      melm detect runs/voc VOC2007 --split val --views flip --out found --to comp4
+    """
+    from melm.data.finding import find_images
+    from melm.data.images import read_image
+    from melm.detect.detector import DetectSettings, load
+    from melm.detect.results import RESULTS, read_results
+    from melm.detect.run import detect_images
+    from melm.export.detections import require_comp4_names, write_coco_results, write_comp4, write_table
+    from melm.proposals import ProposalSettings, ReadyMade
+    from melm.show.drawings import save_drawing
+
+    settings = DetectSettings(**_taken(options, "branch", "views", "nms", "min_score", "max_boxes"))
+    detector = load(run, settings, options.pop("device"))
+    split = options["split"] or "test"
+    if "comp4" in formats:
+        require_comp4_names(detector.classes, split)
+    images = find_images(paths, options.pop("format"), options.pop("split"))
+    file, file_boxes, method = options.pop("file"), options.pop("file_boxes"), options.pop("proposal_method")
+    if file and method not in (None, "file"):
+        raise UsageError(f"--proposals {method} takes no --file")
+    least = draw_score if draw_score is not None else 0.03 if detector.branch == "discovery" else 0.3
+    failed = detect_images(
+        detector,
+        images,
+        out,
+        proposals=ProposalSettings(method) if method and not file else None,
+        proposals_file=ReadyMade(file, file_boxes) if file else None,
+        **_taken(options, "workers", "overwrite"),
+    )
+    results = out / RESULTS
+    for format in formats or ("table",):
+        if format == "table":
+            write_table(read_results(results), out / "detections.csv")
+        elif format == "coco":
+            write_coco_results(read_results(results), out / "detections.coco.json")
+        else:
+            write_comp4(read_results(results), out, split, detector.classes)
+    if draw:
+        from melm.progress import Steps
+
+        (out / "drawn").mkdir(exist_ok=True)
+        with Steps("drawing", len(images)) as steps:
+            for id, path, found in read_results(results):
+                save_drawing(out / "drawn" / f"{id.replace('/', '__')}.jpg", read_image(Path(path)), found, least)
+                steps.advance()
+    for text in failed:
+        print(f"error: {text}", file=sys.stderr)
+    print(f"{len(images) - len(failed):,} images in {out}" + (f", {len(failed):,} failed" if failed else ""))
+    return 1 if failed else 0
+
+
+def _taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options.pop(name) for name in names}
 
 
 def main() -> None:

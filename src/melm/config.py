@@ -54,7 +54,7 @@ class MethodConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            _typed(field.name, getattr(self, field.name), str(field.type))
+            check_type(field.name, getattr(self, field.name), str(field.type))
         for name, choices in CHOICES.items():
             one_of(name, getattr(self, name), choices)
         _within("clique_iou", self.clique_iou, 0, 1)
@@ -85,7 +85,8 @@ class MethodConfig:
         return replace(self, **changes)
 
 
-def _typed(name: str, value: object, kind: str) -> None:
+def check_type(name: str, value: object, kind: str) -> None:
+    """Refuses a value that is not of the kind a setting has."""
     right = {
         "str": isinstance(value, str),
         "bool": isinstance(value, bool),

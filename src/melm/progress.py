@@ -27,8 +27,9 @@ def duration(seconds: float) -> str:
 class Steps:
     """Counts the steps of a long job. Use as a context manager and call `advance`."""
 
-    def __init__(self, name: str, total: int = 0, stream: TextIO | None = None) -> None:
-        self.name, self.total, self.done = name, total, 0
+    def __init__(self, name: str, total: int = 0, stream: TextIO | None = None, done: int = 0) -> None:
+        self.name, self.total, self.done, self.begun = name, total, done, done
+        self.note = ""
         self.stream = stream or sys.stderr
         self.started = self.printed = time.monotonic()
         self.bar: Progress | None = None
@@ -40,9 +41,10 @@ class Steps:
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
                 console=Console(file=self.stream),
             )
-            self.task = self.bar.add_task(name, total=total)
+            self.task = self.bar.add_task(name, total=total, completed=done, note="")
 
     def __enter__(self) -> Steps:
         if self.bar:
@@ -64,10 +66,12 @@ class Steps:
             self.bar.update(self.task, total=total)
         self.advance()
 
-    def advance(self, steps: int = 1) -> None:
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Some steps are done; `note` is said beside the progress."""
         self.done += steps
+        self.note = note
         if self.bar:
-            self.bar.advance(self.task, steps)
+            self.bar.update(self.task, advance=steps, note=note)
             return
         now = time.monotonic()
         wait = FIRST_LINE_AFTER if self.printed == self.started else LINE_EVERY
@@ -77,7 +81,8 @@ class Steps:
 
     def _print(self) -> None:
         spent = time.monotonic() - self.started
-        left = spent / max(self.done, 1) * (self.total - self.done)
+        left = spent / max(self.done - self.begun, 1) * (self.total - self.done)
         share = 100 * self.done // max(self.total, 1)
         tail = f"{duration(left)} left" if self.done < self.total else f"in {duration(spent)}"
-        print(f"{self.name}: {self.done:,} of {self.total:,} ({share}%), {tail}", file=self.stream, flush=True)
+        note = f"; {self.note}" if self.note else ""
+        print(f"{self.name}: {self.done:,} of {self.total:,} ({share}%), {tail}{note}", file=self.stream, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -36,10 +37,10 @@ def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int
     finished = False
     try:
         while True:
-            for item in islice(
-                waiting, 4 * workers - len(running)
-            ):  # a short queue: memory does not grow with the items
-                running[pool.submit(work, item)] = item
+            with _without_main():
+                # a short queue: memory does not grow with the items
+                for item in islice(waiting, 4 * workers - len(running)):
+                    running[pool.submit(work, item)] = item
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -54,6 +55,19 @@ def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int
         ) from None
     finally:
         pool.shutdown(wait=finished, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Workers started in here do not import the user's script, which need not be guarded against being run again."""
+    import __main__ as main
+
+    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)
 
 
 def _start_worker() -> None:

@@ -1,0 +1,1 @@
+"""What a learned detector finds: views, branch fusion, suppression -> Detections."""

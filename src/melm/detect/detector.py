@@ -1,0 +1,179 @@
+"""A learned detector: views, the branches that speak, their mean per proposal, suppression -> Detections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from melm.boxes import nms, ranked
+from melm.config import reads_discovery
+from melm.data.images import decode_image, read_bytes
+from melm.detect.detections import Detections, no_detections
+from melm.errors import UsageError, one_of
+from melm.learn.model_file import Learned, load_model
+from melm.learn.network import Network
+from melm.learn.presets import LearnConfig
+from melm.learn.processes import device_named
+from melm.model.melm import Output
+from melm.model.trunks import FrozenTrunk, Pixels
+from melm.proposals import Proposals, ProposalSettings, compute_proposals
+
+VIEWS = ("single", "flip", "paper")
+NMS = {"discovery": 0.4, "localization": 0.3}  # as in the paper's released code
+View = tuple[int | None, bool]  # scale of the larger side, mirrored
+
+
+@dataclass(frozen=True, slots=True)
+class DetectSettings:
+    """How a detector speaks. What is None is the detector's own habit."""
+
+    branch: str | None = None  # discovery, localization 1, 2, ..., or mean (of the localization branches)
+    views: str = "single"
+    nms: float | None = None
+    min_score: float = 0.0
+    max_boxes: int = 300  # an image, over all classes; 0 for all
+
+    def __post_init__(self) -> None:
+        one_of("views", self.views, VIEWS)
+        if self.nms is not None and not 0 <= self.nms <= 1:
+            raise UsageError(f"--nms is {self.nms}; 0 to 1 was expected")
+        if not 0 <= self.min_score <= 1:
+            raise UsageError(f"--min-score is {self.min_score}; 0 to 1 was expected")
+        if self.max_boxes < 0:
+            raise UsageError(f"--max-boxes is {self.max_boxes}; 0 (for all) or more was expected")
+
+
+class Detector:
+    """What `melm.load` gives: call it with an image, as an array or a path, for its `Detections`."""
+
+    def __init__(self, learned: Learned, settings: DetectSettings | None = None, device: str = "auto") -> None:
+        self.learned, self.settings = learned, settings or DetectSettings()
+        self.classes = learned.classes
+        self.network = learned.network.to(device_named(device))
+        self.branch = self.settings.branch or default_branch(learned.config)
+        check_branch(self.branch, learned.config.settings.branches)
+
+    @property
+    def config(self) -> LearnConfig:
+        return self.learned.config
+
+    @property
+    def proposal_settings(self) -> ProposalSettings:
+        """How proposals are made for an image that has none yet: as they were for learning."""
+        settings = self.config.proposals
+        if settings.method == "file":
+            raise UsageError(
+                f"{self.learned.path} was learned on proposals of a file. Give such a file for these images with --file, "
+                "or choose a method with --method"
+            )
+        return settings
+
+    def __call__(self, image: Pixels | Path | str, proposals: Proposals | None = None) -> Detections:
+        """What is found in an upright RGB image (H, W, 3) or an image file."""
+        pixels = image if isinstance(image, np.ndarray) else decode_image(read_bytes(Path(image)), Path(image))[0]
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            raise ValueError(f"an image of {pixels.shape}, {pixels.dtype}; bytes of shape (H, W, 3) were expected")
+        if proposals is None:
+            proposals = compute_proposals(pixels, self.proposal_settings)
+        if not len(proposals):
+            return no_detections(self.classes, pixels.shape[1], pixels.shape[0])
+        return self.chosen(self.scores(pixels, proposals), proposals)
+
+    def chosen(self, scores: NDArray[np.float32], proposals: Proposals) -> Detections:
+        """What is left of scores (N, K) after suppression."""
+        settings = self.settings
+        overlap = (
+            NMS["discovery" if self.branch == "discovery" else "localization"] if settings.nms is None else settings.nms
+        )
+        size = proposals.width, proposals.height
+        found = suppressed(proposals.boxes, scores, self.classes, *size, overlap, settings.min_score)
+        return found.best(settings.max_boxes) if settings.max_boxes else found
+
+    def scores(self, pixels: Pixels, proposals: Proposals, branch: str | None = None) -> NDArray[np.float32]:
+        """p(y, h) (N, K) of the branch, mean over the views."""
+        outputs = self.outputs(pixels, proposals)
+        return np.mean([branch_scores(output, branch or self.branch) for output in outputs], axis=0)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def outputs(self, pixels: Pixels, proposals: Proposals) -> list[Output]:
+        """What the network says in every view."""
+        boxes = torch.from_numpy(proposals.boxes)
+        result = []
+        for scale, flip in self.views():
+            regions = self.network.trunk.look(pixels, boxes, scale, flip)
+            result.append(forward(self.network, self.learned.strength, regions, proposals))
+        return result
+
+    def views(self) -> list[View]:
+        """Scales and flips to look at. A frozen trunk reads all its scales in every view, so only the flip is another."""
+        flips = [False] if self.settings.views == "single" else [False, True]
+        scales: list[int | None] = list(self.config.scales)
+        if isinstance(self.network.trunk, FrozenTrunk):
+            scales = [None]
+        elif self.settings.views != "paper":
+            scales = [sorted(self.config.scales)[len(scales) // 2]]
+        return [(scale, flip) for scale in scales for flip in flips]
+
+
+@torch.no_grad()
+def forward(network: Network, strength: float, regions, proposals: Proposals) -> Output:  # type: ignore[no-untyped-def]
+    """MELM on the regions of one image, as at detection. Where it feeds back the objectness of the preceding iteration, that of a
+    first pass stands for it."""
+    device = next(network.melm.parameters()).device
+    boxes, prior = (torch.from_numpy(array).to(device) for array in (proposals.boxes, proposals.prior))
+    regions = regions.each(lambda part: part.to(device))
+    previous = None
+    if network.melm.config.feedback == "previous":
+        previous = network.melm(regions, boxes, prior, strength).objectness
+    output: Output = network.melm(regions, boxes, prior, strength, previous)
+    return output
+
+
+def default_branch(config: LearnConfig) -> str:
+    return "discovery" if reads_discovery(config.method) or config.settings.branches == 0 else "mean"
+
+
+def check_branch(branch: str, branches: int) -> None:
+    known = ["discovery"] + (["mean"] if branches else []) + [f"localization {t + 1}" for t in range(branches)]
+    one_of("branch", branch, known)
+
+
+def branch_scores(output: Output, branch: str) -> NDArray[np.float32]:
+    """p(y, h) (N, K) of one branch, or the mean of the localization branches."""
+    if branch == "discovery":
+        prob = output.log_prob.exp()
+    elif branch == "mean":
+        prob = torch.stack([log_prob.exp() for log_prob in output.localization]).mean(dim=0)[:, :-1]
+    else:
+        prob = output.localization[int(branch.split()[1]) - 1].exp()[:, :-1]
+    return prob.float().cpu().numpy()
+
+
+def suppressed(
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    names: tuple[str, ...],
+    width: int,
+    height: int,
+    overlap: float,
+    min_score: float,
+) -> Detections:
+    """Per-class non-maximum suppression of scores (N, K), best first over all classes."""
+    rows, classes = [], []
+    for k in range(scores.shape[1]):
+        there = np.flatnonzero(scores[:, k] >= min_score)
+        kept = there[nms(boxes[there], scores[there, k], overlap)]
+        rows.append(kept)
+        classes.append(np.full(len(kept), k, np.intp))
+    row, of_class = np.concatenate(rows), np.concatenate(classes)
+    found = Detections(boxes[row], scores[row, of_class], of_class, names, width, height)
+    return found[ranked(found.boxes, found.scores)]
+
+
+def load(run: Path | str, settings: DetectSettings | None = None, device: str = "auto") -> Detector:
+    """The detector of a finished run: `melm.load("runs/birds")("photo.jpg")`."""
+    return Detector(load_model(Path(run)), settings, device)

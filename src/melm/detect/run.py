@@ -1,0 +1,100 @@
+"""`melm detect`: a detector on many images, results on disk as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from melm.data.images import decode_image, read_bytes
+from melm.data.records import TaggedImage
+from melm.detect.detections import Detections, no_detections
+from melm.detect.detector import Detector, branch_scores, forward
+from melm.detect.results import ResultsFile
+from melm.errors import MelmError
+from melm.learn.region_store import RegionStore
+from melm.model.melm import Output
+from melm.model.trunks import FrozenTrunk
+from melm.progress import Steps
+from melm.proposals import Proposals, ProposalSettings, ProposalStore, ReadyMade, make_proposals, settings_for_file
+
+
+class Looking:
+    """A detector with the proposals and, where they are, the stored features of images."""
+
+    def __init__(self, detector: Detector, proposals: ProposalSettings | None = None) -> None:
+        self.detector = detector
+        self.proposals = ProposalStore(proposals or detector.proposal_settings)
+        trunk = detector.network.trunk
+        single = isinstance(trunk, FrozenTrunk) and detector.settings.views == "single"
+        self.regions = RegionStore(trunk, self.proposals.settings) if single else None  # type: ignore[arg-type]
+
+    def outputs(self, key: str, path: Path) -> tuple[list[Output], Proposals]:
+        """What the network says of an image in every view; of stored features, if they are there."""
+        found = self.found(key, path)
+        stored = self.regions.get(key) if self.regions else None
+        if self.regions is not None and stored is not None and stored.shape[1] == len(found):
+            network = self.detector.network
+            return [forward(network, self.detector.learned.strength, self.regions.regions(key), found)], found
+        pixels = decode_image(read_bytes(path), path)[0]
+        return self.detector.outputs(pixels, found), found
+
+    def found(self, key: str, path: Path) -> Proposals:
+        proposals = self.proposals.get(key)
+        if proposals is None:
+            raise MelmError(f"{path}: its proposals are gone from {self.proposals.folder}. Run the same command again")
+        return proposals
+
+    def detect(self, key: str, path: Path) -> Detections:
+        if not len(found := self.found(key, path)):
+            return no_detections(self.detector.classes, found.width, found.height)
+        outputs, found = self.outputs(key, path)
+        scores = np.mean([branch_scores(output, self.detector.branch) for output in outputs], axis=0)
+        return self.detector.chosen(scores, found)
+
+
+def detect_images(
+    detector: Detector,
+    images: Sequence[TaggedImage],
+    out: Path,
+    *,
+    proposals: ProposalSettings | None = None,
+    proposals_file: ReadyMade | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+    each: Callable[[TaggedImage, Detections], None] = lambda image, found: None,
+) -> list[str]:
+    """Detections of all images in `out`/detections.jsonl, going on where it stopped; what was wrong with images that failed."""
+    settings = proposals
+    if proposals_file is not None:
+        settings = settings_for_file(proposals or ProposalSettings("file"), proposals_file)
+    looking = Looking(detector, settings)
+    failed: list[str] = []
+    with ResultsFile(out, detector.classes, about(detector, looking), overwrite=overwrite) as results:
+        waiting = [image for image in images if image.id not in results.done]
+        with Steps("proposals", len(waiting)) as steps:
+            done = make_proposals(waiting, looking.proposals, workers, proposals_file, steps.advance)
+        with Steps("detecting", len(waiting)) as steps:
+            for image, result in zip(waiting, done, strict=True):
+                if result.key is None:
+                    failed.append(str(result.error))
+                else:
+                    found = looking.detect(result.key, image.path)
+                    results.append(image.id, str(image.path), found)
+                    each(image, found)
+                steps.advance()
+    return failed
+
+
+def about(detector: Detector, looking: Looking) -> dict[str, Any]:
+    """What must be the same for results to go into one file."""
+    card = detector.learned.card
+    return {
+        "run": {"data_digest": card["data_digest"], "config": card["config"], "seconds": card["seconds"]},
+        "branch": detector.branch,
+        **{k: v for k, v in asdict(detector.settings).items() if k != "branch"},
+        "proposals": looking.proposals.settings.as_dict(),
+    }

@@ -1,0 +1,1 @@
+"""One visible loop: presets, cached trunk features, checkpoints, many processes."""

@@ -1,0 +1,93 @@
+"""`melm features`: sees to it that everything a frozen trunk gives for a data set is in the store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+
+from melm.data.images import decode_image, read_bytes
+from melm.data.records import TaggedImage
+from melm.errors import MelmError
+from melm.files import cache_folder, write_whole
+from melm.learn.region_store import RegionStore, trunk_digest
+from melm.model.trunks import FrozenTrunk, Pixels
+from melm.proposals import ProposalStore
+
+FITTED_ON = 64  # images: enough boxes for the principal components of 1,280 channels
+BOXES_OF_EACH = 1000
+
+
+def fit_basis(
+    trunk: FrozenTrunk,
+    images: Sequence[TaggedImage],
+    keys: Sequence[str],
+    proposals: ProposalStore,
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Fits the trunk's components to images spread evenly over the data (in the order of their content), and keeps them.
+
+    The same images give the same basis whatever they are called and in whichever order they come.
+    """
+    order = sorted(range(len(keys)), key=lambda i: keys[i])
+    chosen = [order[i * len(order) // FITTED_ON] for i in range(FITTED_ON)] if len(order) > FITTED_ON else order
+    name = json.dumps([trunk_digest(trunk), proposals.settings.folder_name(), [keys[i] for i in chosen]])
+    path = (
+        cache_folder() / "features" / f"basis-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}.safetensors"
+    )
+    if not path.is_file():
+        samples = []
+        for i in chosen:
+            boxes = torch.from_numpy(boxes_of(proposals, keys[i], images[i].path).boxes)
+            some = torch.linspace(0, len(boxes) - 1, min(len(boxes), BOXES_OF_EACH)).long()
+            samples.append(trunk.look_wide(read_pixels(images[i].path, keys[i]), boxes[some]).cpu())
+            advance()
+        trunk.fit(torch.cat(samples))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, save({"mean": trunk.mean.cpu(), "basis": trunk.basis.cpu()}))
+        except OSError as error:
+            raise MelmError(f"{path}: cannot be written ({error.strerror}). Make room and run again") from None
+    kept = load_file(path)
+    trunk.mean.copy_(kept["mean"])
+    trunk.basis.copy_(kept["basis"])
+
+
+def make_regions(
+    trunk: FrozenTrunk,
+    images: Sequence[TaggedImage],
+    keys: Sequence[str],
+    proposals: ProposalStore,
+    store: RegionStore,
+    advance: Callable[[], None] = lambda: None,
+) -> int:
+    """Reads every image that is not in the store yet; how many these were."""
+    store.prepare()
+    made = 0
+    for image, key in zip(images, keys, strict=True):
+        found = boxes_of(proposals, key, image.path)
+        there = store.get(key)
+        if there is None or there.shape[1] != len(found):
+            store.put(key, trunk.look(read_pixels(image.path, key), torch.from_numpy(found.boxes)))
+            made += 1
+        advance()
+    return made
+
+
+def boxes_of(proposals: ProposalStore, key: str, path: Path):  # type: ignore[no-untyped-def]
+    """The proposals of an image, which must be there and not be none."""
+    found = proposals.get(key)
+    if found is None:
+        raise MelmError(f"{path}: its proposals are gone from {proposals.folder}. Run the same command again")
+    if not len(found):
+        raise MelmError(f"{path}: no proposals; every side would be below {proposals.settings.min_side:g} pixels")
+    return found
+
+
+def read_pixels(path: Path, key: str | None = None) -> Pixels:
+    """An image as an upright RGB array."""
+    return decode_image(read_bytes(path), path)[0]

@@ -1,0 +1,247 @@
+"""The loop. One step is: some images forward and back, one change of the weights, one line in the log."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from melm.errors import MelmError
+from melm.learn.checkpoint import Position, load_pair, optimizer_tensors, restore, restore_optimizer, save_pair
+from melm.learn.items import Item, Items, prepared
+from melm.learn.network import Network
+from melm.learn.presets import LearnConfig
+from melm.learn.processes import Processes
+from melm.learn.run_folder import RunFolder
+from melm.model.melm import Losses, MinEntropyLoss
+from melm.model.recurrence import feedback_strength
+from melm.progress import Steps
+
+SAVE_EVERY = 60.0  # seconds
+AFTER_EPOCH = Callable[[int, Network, float], dict[str, float] | None]  # epochs done, network, r: figures for the log
+FIGURES = ("loss", "discovery", "localization", "global_entropy", "local_entropy")
+
+
+class Step(nn.Module):
+    """One image through the network to its losses; what `DistributedDataParallel` wraps."""
+
+    def __init__(self, network: Network, config: LearnConfig) -> None:
+        super().__init__()
+        self.network = network
+        self.loss = MinEntropyLoss(config.settings)
+
+    def forward(self, item: Item, strength: float, previous: Tensor | None) -> tuple[Losses, Tensor | None]:
+        regions = item.regions
+        if regions is None:
+            assert item.pixels is not None
+            regions = self.network.trunk.look(item.pixels, item.proposals, item.scale, item.flip)
+        output = self.network.melm(regions, item.proposals, item.prior, strength, previous)
+        return self.loss(output, item.proposals, item.tags, item.known), output.objectness
+
+
+@dataclass
+class Learner:
+    """Everything a run changes while it learns, and how it is put away and taken up again."""
+
+    network: Network
+    config: LearnConfig
+    items: Items
+    processes: Processes
+    run: RunFolder
+
+    def __post_init__(self) -> None:
+        config = self.config
+        learned = [p for p in self.network.parameters() if p.requires_grad]
+        self.optimizer: torch.optim.Optimizer
+        if config.optimizer == "sgd":
+            self.optimizer = torch.optim.SGD(
+                learned, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+            )
+        else:
+            self.optimizer = torch.optim.AdamW(learned, config.learning_rate, weight_decay=config.weight_decay)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=config.precision == "fp16")
+        self.position = Position()
+        self.previous: dict[int, Tensor] = {}  # feedback = previous: objectness of each image's last look
+        self.count = 0  # of checkpoints
+
+    def learned(self) -> dict[str, Tensor]:
+        """What changes: parameters that learn. The rest comes from the weights and the basis every time."""
+        return {name: p for name, p in self.network.named_parameters() if p.requires_grad}
+
+    def save(self) -> None:
+        self.count += 1
+        tensors = {f"network.{name}": value for name, value in self.learned().items()}
+        tensors |= optimizer_tensors(self.optimizer)
+        tensors |= {f"previous.{i}": value for i, value in self.previous.items()}
+        position = self.position
+        position.scaler = dict(self.scaler.state_dict())
+        save_pair(self.run.path, "checkpoint", tensors, {"count": self.count, "position": position.__dict__})
+
+    def take_up(self) -> bool:
+        """Goes on from the run's checkpoint, if there is one."""
+        pair = load_pair(self.run.path, "checkpoint")
+        if pair is None:
+            return False
+        tensors, card = pair
+        restore(self.learned(), tensors, "network.", self.run.path / "checkpoint.json")
+        restore_optimizer(self.optimizer, tensors)
+        self.previous = {int(n.split(".")[1]): t for n, t in tensors.items() if n.startswith("previous.")}
+        self.position, self.count = Position(**card["position"]), card["count"]
+        if self.position.scaler:
+            self.scaler.load_state_dict(self.position.scaler)
+        return True
+
+
+def learn(learner: Learner, after_epoch: AFTER_EPOCH | None, on_log: Callable[[dict[str, Any]], None]) -> None:
+    """Runs all epochs from where the learner stands. The random numbers of a step come from the seed, the epoch and the
+    place of its images alone, so nothing about chance has to be kept."""
+    config, processes, items, position = learner.config, learner.processes, learner.items, learner.position
+    step_of = processes.wrap(Step(learner.network, config))
+    batch = config.accumulate * processes.world  # images a step
+    steps = math.ceil(len(items) / batch)
+    started, saved, spent = time.monotonic(), time.monotonic(), position.seconds
+    with Steps("learning", config.epochs * steps, done=position.epoch * steps + position.step) as progress:
+        while position.epoch < config.epochs:
+            epoch = position.epoch
+            strength = feedback_strength(epoch / config.epochs, config.settings.feedback_rate)
+            for group in learner.optimizer.param_groups:
+                group["lr"] = config.rate(epoch)
+            learner.network.train()
+            order = items.order(epoch)
+            for step, mine in _shares(learner, order, batch, epoch):
+                figures = one_step(learner, step_of, mine, len(order[step * batch : (step + 1) * batch]), strength)
+                for name, value in figures.items():
+                    position.sums[name] = position.sums.get(name, 0.0) + value
+                position.step = step + 1
+                save_now = processes.first and time.monotonic() - saved >= SAVE_EVERY
+                if processes.first:
+                    record: dict[str, Any] = {
+                        "epoch": epoch,
+                        "step": step,
+                        "rate": config.rate(epoch),
+                        "strength": strength,
+                        **figures,
+                    }
+                    position.log_bytes = learner.run.log(record)
+                    on_log(record)
+                if save_now and step + 1 < steps:
+                    position.seconds = spent + time.monotonic() - started
+                    before = time.monotonic()
+                    learner.save()
+                    saved = time.monotonic() + 20 * (time.monotonic() - before)  # large models are saved less often
+                progress.advance(note=_note(epoch, config.epochs, position))
+            record = {"epoch": epoch, "mean": {k: v / steps for k, v in position.sums.items()}}
+            learner.network.eval()
+            if after_epoch is not None and processes.first:
+                record["measured"] = after_epoch(epoch + 1, learner.network, strength)
+            position.epoch, position.step, position.sums = epoch + 1, 0, {}
+            position.seconds = spent + time.monotonic() - started
+            if processes.first:
+                position.log_bytes = learner.run.log({**record, "seconds": round(position.seconds, 1)})
+                on_log(record)
+                learner.save()
+                saved = time.monotonic()
+            processes.wait()
+
+
+def _shares(learner: Learner, order: list[int], batch: int, epoch: int) -> Iterator[tuple[int, list[tuple[int, Item]]]]:
+    """Each step of the epoch that is still to do, with this process's images and their places in the epoch.
+
+    The last step may be short. A process for which it has no image takes the first one again, with place -1: it counts nothing.
+    """
+    processes, begin = learner.processes, learner.position.step
+    places = []
+    for step in range(begin, math.ceil(len(order) / batch)):
+        in_step = list(range(step * batch, min((step + 1) * batch, len(order))))
+        most = math.ceil(len(in_step) / processes.world)
+        own = list(processes.share(in_step))
+        places.append((step, own + [-1] * (most - len(own))))
+    wanted = [order[max(place, 0)] for _, own in places for place in own]
+    coming = prepared(lambda index: learner.items.load(index, epoch), wanted)
+    for step, own in places:
+        yield step, [(place, next(coming)) for place in own]
+
+
+def one_step(
+    learner: Learner, step_of: nn.Module, mine: Iterable[tuple[int, Item]], images: int, strength: float
+) -> dict[str, float]:
+    """Forward and back for this process's images, then one change of the weights; mean figures over all images of the step."""
+    config, processes, position = learner.config, learner.processes, learner.position
+    mine = list(mine)
+    sums = torch.zeros(len(FIGURES), dtype=torch.float64)
+    for turn, (place, item) in enumerate(mine):
+        counts = place >= 0
+        torch.manual_seed(_seed(config.seed, position.epoch, place))  # of dropout: the same whichever process it is
+        alone = isinstance(step_of, DistributedDataParallel) and turn < len(mine) - 1
+        with step_of.no_sync() if alone else nullcontext(), _autocast(config, processes):  # type: ignore[operator]
+            losses, objectness = step_of(item.to(processes.device), strength, learner.previous.get(item.index))
+            loss = losses.total * (processes.world / images if counts else 0.0)  # DDP takes the mean over processes
+        if not math.isfinite(float(losses.total.detach())) and processes.world == 1:
+            raise _not_finite(learner, [item], "the loss")
+        learner.scaler.scale(loss).backward()
+        if counts:
+            of_image = (
+                losses.total,
+                losses.discovery,
+                sum(losses.localization, losses.discovery.new_zeros(())),
+                losses.global_entropy,
+                losses.local_entropy,
+            )
+            sums += torch.stack([value.detach().double().cpu() for value in of_image]) / images
+        if config.settings.feedback == "previous" and objectness is not None:
+            learner.previous[item.index] = objectness.cpu()
+    sums = processes.total(sums.to(processes.device)).cpu()
+    figures = dict(zip(FIGURES, sums.tolist(), strict=True))
+    learner.scaler.unscale_(learner.optimizer)
+    melm = learner.network.melm
+    figures["gradient_discovery"] = gradient_norm(melm.discovery.parameters())
+    figures["gradient_localization"] = gradient_norm(melm.localization.parameters())
+    figures["gradient"] = gradient_norm(learner.network.parameters())
+    if not math.isfinite(figures["loss"]) or (not math.isfinite(figures["gradient"]) and config.precision != "fp16"):
+        raise _not_finite(learner, [item for place, item in mine if place >= 0], "the loss or its gradient")
+    learner.scaler.step(learner.optimizer)
+    learner.scaler.update()
+    learner.optimizer.zero_grad(set_to_none=True)
+    return figures
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return float(torch.nn.utils.get_total_norm(gradients)) if gradients else 0.0
+
+
+def _seed(*parts: int) -> int:
+    return int(np.random.SeedSequence([part + 1 for part in parts]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _autocast(config: LearnConfig, processes: Processes) -> Any:
+    if config.precision == "fp32":
+        return nullcontext()
+    kind = torch.bfloat16 if config.precision == "bf16" else torch.float16
+    return torch.autocast(processes.device.type, kind)
+
+
+def _not_finite(learner: Learner, items: list[Item], what: str) -> MelmError:
+    own = [str(learner.items.images[item.index].path) for item in items]
+    paths = ", ".join(path for of_process in learner.processes.gather(own) for path in of_process)
+    position = learner.position
+    last = learner.run.path / "checkpoint.json"
+    kept = f"the last good checkpoint is {last}" if last.is_file() else "there is no checkpoint yet"
+    return MelmError(
+        f"{what} is not a finite number at epoch {position.epoch + 1}, step {position.step + 1}, with {paths}; {kept}. "
+        "A lower --learning-rate, or leaving the image out, may help"
+    )
+
+
+def _note(epoch: int, epochs: int, position: Position) -> str:
+    mean = {name: value / max(position.step, 1) for name, value in position.sums.items()}
+    entropies = f"entropy {mean['global_entropy']:.3f} global, {mean['local_entropy']:.4f} local"
+    return f"epoch {epoch + 1} of {epochs}, loss {mean['loss']:.3f}, {entropies}"

@@ -1,0 +1,64 @@
+"""A finished run read back: its card, its configuration and its network with the learned weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from melm.errors import MelmError
+from melm.learn.checkpoint import load_pair, restore
+from melm.learn.network import Network, build_network
+from melm.learn.presets import LearnConfig
+from melm.model.backbones import InputConvention
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a run learned."""
+
+    path: Path
+    card: dict[str, Any]
+    config: LearnConfig
+    classes: tuple[str, ...]
+    network: Network
+    strength: float  # r
+
+
+def load_model(path: Path) -> Learned:
+    """The detector of a finished run."""
+    tensors, card = _finished(path)
+    try:
+        config = LearnConfig.from_dict(card["config"])
+        classes = tuple(card["classes"])
+        convention = card["convention"]
+        network = build_network(config, len(classes))
+        network.trunk.backbone.convention = InputConvention(
+            convention["order"], convention["highest"], tuple(convention["mean"]), tuple(convention["std"])
+        )
+        strength = float(card["strength"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise MelmError(f"{path / 'model.json'}: damaged ({type(error).__name__}: {error})") from None
+    restore(network.tensors(), tensors, "", path / "model.json")
+    return Learned(path, card, config, classes, network.eval(), strength)
+
+
+def basis_of(path: Path) -> tuple[Tensor, Tensor]:
+    """Mean and basis of the frozen trunk of an earlier run."""
+    tensors, _ = _finished(path)
+    if "trunk.basis" not in tensors:
+        raise MelmError(f"{path}: a run whose trunk learned along has no basis")
+    return tensors["trunk.mean"], tensors["trunk.basis"]
+
+
+def _finished(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.is_dir():
+        raise MelmError(f"{path}: there is no such run; a folder that `melm train --out` made was expected")
+    pair = load_pair(path, "model")
+    if pair is None:
+        begun = (path / "run.json").is_file()
+        what = "this run is not finished: run its `melm train` again" if begun else "not the folder of a run"
+        raise MelmError(f"{path}: {what}")
+    return pair

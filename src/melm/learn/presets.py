@@ -1,0 +1,166 @@
+"""How a detector is learned: one record, and the recipes that people start from as values of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from melm.config import METHODS, MethodConfig, check_type, method_config
+from melm.errors import UsageError, did_you_mean, one_of
+from melm.model.backbones import BACKBONES
+from melm.proposals import ProposalSettings
+
+TRUNKS = ("frozen", "tuned")
+OPTIMIZERS = ("sgd", "adamw")
+
+
+@dataclass(frozen=True, slots=True)
+class LearnConfig:
+    """Everything that decides what is learned from given data. Two equal ones on one machine give equal weights."""
+
+    preset: str
+    method: str = "L2+ARL"  # the row of the table the method began as; `settings` is what runs
+    settings: MethodConfig = field(default_factory=MethodConfig)
+    proposals: ProposalSettings = field(default_factory=ProposalSettings)
+    # what looks at the image
+    backbone: str = "lite0"
+    weights: str = "package"  # or a file, or an https address
+    weights_sha256: str = ""
+    trunk: str = "frozen"  # read once and stored, or learned along
+    scales: tuple[int, ...] = (192, 288, 416, 608, 896)  # of the larger side, in pixels
+    flips: bool = False  # tuned trunk: every other look is at the mirrored image
+    normal_size: float = 160.0  # frozen trunk: a box is read at the scale where it is nearest to this, in pixels
+    components: int = 256  # frozen trunk: what is kept of the map's channels
+    hidden: int = 512  # frozen trunk: width of the two layers above it
+    dropout: float = 0.5  # frozen trunk: in these layers
+    # learning
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    momentum: float = 0.9  # sgd
+    weight_decay: float = 0.01
+    epochs: int = 8
+    drop_after: int = 6  # epochs at the first learning rate; a tenth of it after that
+    accumulate: int = 4  # images a step and process
+    precision: str = "fp32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for kept in fields(self):
+            if kept.type in ("str", "bool", "int", "float"):
+                check_type(kept.name, getattr(self, kept.name), str(kept.type))
+        one_of("method", self.method, METHODS)
+        one_of("backbone", self.backbone, BACKBONES)
+        one_of("trunk", self.trunk, TRUNKS)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("precision", self.precision, ("fp32", "bf16", "fp16"))
+        at_least = {"epochs": 1, "accumulate": 1, "drop_after": 0, "seed": 0, "components": 1, "hidden": 1}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}; at least {least} was expected")
+        for name in ("learning_rate", "normal_size"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UsageError(f"{name} is {getattr(self, name)}; a number above 0 was expected")
+        if not 0 <= self.dropout < 1 or not 0 <= self.momentum < 1 or self.weight_decay < 0:
+            raise UsageError("dropout and momentum are from 0 to below 1, weight_decay is at least 0")
+        whole = isinstance(self.scales, tuple) and all(type(scale) is int for scale in self.scales)
+        if not whole or not self.scales or any(not 32 <= scale <= 10_000 for scale in self.scales):
+            raise UsageError(f"scales are {self.scales}; sides of 32 to 10000 pixels were expected")
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it, with no tuples."""
+        kept = asdict(self)
+        kept["proposals"] = self.proposals.as_dict()
+        return dict(json.loads(json.dumps(kept)))
+
+    @staticmethod
+    def from_dict(kept: Mapping[str, Any]) -> LearnConfig:
+        kept = dict(kept)
+        kept["settings"] = MethodConfig(**kept["settings"])
+        kept["proposals"] = ProposalSettings(**{k: v for k, v in kept["proposals"].items() if k != "version"})
+        kept["scales"] = tuple(kept["scales"])
+        return LearnConfig(**kept)
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch."""
+        return self.learning_rate * (1.0 if epoch < self.drop_after else 0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A recipe people start from: what it is, what it costs and gives, in words, and its configuration."""
+
+    summary: str
+    cost: str
+    gives: str
+    config: LearnConfig
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # what every method reads on this trunk
+
+    def configured(self, method: str, changes: Mapping[str, Any]) -> LearnConfig:
+        """The configuration for a method, with changes by name to it or to the method's settings."""
+        settings = method_config(method).with_(**_inputs_for(method, self.inputs))
+        config = replace(self.config, method=method)
+        of_method = {f.name for f in fields(MethodConfig)}
+        of_config = {f.name for f in fields(LearnConfig)} - {"preset", "method", "settings"}
+        for name in changes:
+            if name not in of_method | of_config:
+                raise UsageError(
+                    f"unknown setting {name!r}.{did_you_mean(name, of_method | of_config)} "
+                    f"Known: {', '.join(sorted(of_method | of_config))}."
+                )
+        settings = settings.with_(**{k: v for k, v in changes.items() if k in of_method})
+        return replace(config, settings=settings, **{k: v for k, v in changes.items() if k in of_config})
+
+
+def _inputs_for(method: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Localization branches that are not there need no surround."""
+    there = METHODS[method].branches > 0
+    return {k: v for k, v in inputs.items() if there or k != "branch_sees_surround"}
+
+
+_PAPER = LearnConfig(
+    preset="paper-vggf",
+    settings=METHODS["L2+ARL"].with_(localization_weight=0.1),
+    backbone="vgg-f",
+    weights="imagenet-vgg-f.mat",
+    trunk="tuned",
+    scales=(480, 576, 688, 864, 1200),
+    flips=True,
+    optimizer="sgd",
+    learning_rate=5e-3,
+    weight_decay=5e-4,
+    epochs=20,
+    drop_after=15,
+    accumulate=1,
+)
+
+PRESETS: dict[str, Preset] = {
+    "fast": Preset(
+        "a frozen EfficientNet-Lite0 read once at five scales and stored; only the layers above it learn",
+        "two cores: 0.5 to 1.3 s an image for proposals, 0.7 s for the trunk, then 0.1 s an image and epoch",
+        "the default where there is no GPU",
+        LearnConfig(preset="fast"),
+        {"surround": True, "branch_sees_surround": True, "prior_weight": 6.0},
+    ),
+    "paper-vggf": Preset(
+        "the paper's recipe on VGG-F: SGD, one image a step, five scales, flips, the whole network learns",
+        "made for a GPU; two cores: about 5 s an image and epoch. Needs imagenet-vgg-f.mat (--weights)",
+        "the paper: VOC 2007 CorLoc 58.4, test mAP 38.4 (L+RL); not reproduced here yet",
+        _PAPER,
+        {"localization_weight": 0.1},
+    ),
+    "paper-vgg16": Preset(
+        "the paper's recipe on VGG16",
+        "made for a GPU; two cores: about 18 s an image and epoch. Needs VGG16 weights (--weights)",
+        "the paper: VOC 2007 CorLoc 61.4, test mAP 47.3; not reproduced here yet",
+        replace(_PAPER, preset="paper-vgg16", backbone="vgg16", weights="vgg16.pth"),
+        {"localization_weight": 0.1},
+    ),
+}
+
+
+def learn_config(preset: str = "fast", method: str = "L2+ARL", changes: Mapping[str, Any] | None = None) -> LearnConfig:
+    """A preset with a method of the paper's tables on it and some settings changed by name."""
+    one_of("method", method, METHODS)
+    return PRESETS[one_of("preset", preset, PRESETS)].configured(method, changes or {})

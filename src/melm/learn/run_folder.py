@@ -1,0 +1,137 @@
+"""The folder of a run: what was asked, on what, with what; the log; and the refusal to mix two runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from melm.data.records import TaggedImages
+from melm.errors import MelmError, UsageError
+from melm.files import write_whole
+
+PACKAGES = ("melm", "torch", "numpy", "numba", "opencv-contrib-python-headless", "pillow", "safetensors")
+RUN_FILES = ("run.json", "log.jsonl", "checkpoint.json", "model.json")
+DECIDES = ("config", "classes", "data_digest", "processes", "device")  # what may not change between two starts
+
+
+def data_digest(images: TaggedImages, keys: Sequence[str]) -> str:
+    """A name that only these images (by content) with these tags have, wherever they lie."""
+    digest = hashlib.blake2b(digest_size=16)
+    for image, key in zip(images, keys, strict=True):
+        digest.update(json.dumps([image.id, key, image.tags, image.unknown]).encode())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def differences(before: Any, now: Any, name: str = "") -> list[str]:
+    """Every place where two JSON values differ, in words."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = sorted({*before, *now})
+        return [
+            line
+            for key in keys
+            for line in differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+        ]
+    return [] if before == now else [f"{name}: {_short(before)} in the run, {_short(now)} now"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+class RunFolder:
+    """A run on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._log: BinaryIO | None = None
+
+    def open(self, about: Mapping[str, Any], overwrite: bool) -> None:
+        """Makes the folder, or goes on in one that was made for the same; anything else is refused, naming the difference."""
+        kept = None if overwrite else self.about()
+        if kept is not None:
+            differs = [
+                line for key in DECIDES for line in differences(kept.get(key), about.get(key), key.replace("_", " "))
+            ]
+            if differs:
+                listed = "\n  ".join(differs)
+                raise UsageError(
+                    f"{self.path} holds another run:\n  {listed}\n"
+                    "Name another folder with --out, or start this one anew with --overwrite"
+                )
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            strange = [p.name for p in self.path.iterdir()] if not overwrite else []
+            if strange:
+                raise UsageError(f"{self.path} is not empty and holds no run ({strange[0]}, ...); name another --out")
+            if overwrite:
+                self._clear()
+            write_whole(self.path / "run.json", json.dumps(about, indent=1, ensure_ascii=False).encode())
+        except OSError as error:
+            raise MelmError(f"{self.path}: cannot be written ({error.strerror}). Name another --out") from None
+
+    def _clear(self) -> None:
+        """Removes what a run wrote, and nothing else."""
+        for name in RUN_FILES:
+            (self.path / name).unlink(missing_ok=True)
+        for numbers in (*self.path.glob("checkpoint-*.safetensors"), *self.path.glob("model-*.safetensors")):
+            numbers.unlink()
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+
+    def about(self) -> dict[str, Any] | None:
+        """What run.json says, or None where there is none."""
+        path = self.path / "run.json"
+        try:
+            return dict(json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise MelmError(f"{path}: damaged ({error}); start anew with --overwrite") from None
+
+    def open_log(self, length: int) -> None:
+        """Opens the log to go on after `length` bytes: what a killed run wrote beyond its checkpoint is done again."""
+        path = self.path / "log.jsonl"
+        self._log = path.open("r+b" if path.exists() else "w+b")
+        self._log.truncate(length)
+        self._log.seek(length)
+
+    def log(self, record: Mapping[str, Any]) -> int:
+        """Adds a line; the length of the log after it."""
+        assert self._log is not None
+        try:
+            self._log.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            self._log.flush()
+        except OSError as error:
+            raise MelmError(
+                f"{self.path / 'log.jsonl'}: cannot be written ({error.strerror}). The last checkpoint is whole: "
+                "make room and run the same command again"
+            ) from None
+        return self._log.tell()
+
+    def close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

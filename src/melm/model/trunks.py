@@ -1,0 +1,149 @@
+"""From pixels to the regions a model reads: a frozen trunk read at several scales, or one that learns along at one scale.
+
+Both have `look(pixels, boxes, scale, flip)` and give one row per box, whatever the view.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from melm.model.backbones.backbone import Backbone
+from melm.model.branches import Regions
+from melm.model.pooling import frame_and_ring, region_mean
+from melm.model.regions import pool_regions
+
+Pixels = NDArray[np.uint8]
+
+
+class FrozenTrunk(nn.Module):
+    """A trunk that does not learn, read at several scales: each box at the one where it has about a normal size.
+
+    Without fully connected layers that know whole objects, a box is recognised at the size the trunk was trained on and told
+    from its parts by what surrounds it; so box, frame and ring are read, as means over the map. Few components of the map's
+    channels are kept, whitened (`fit`), so that what was read is small enough to store.
+    """
+
+    mean: Tensor
+    basis: Tensor
+
+    def __init__(self, backbone: Backbone, scales: tuple[int, ...], normal_size: float, components: int) -> None:
+        super().__init__()
+        self.backbone = backbone.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.scales, self.normal_size, self.components = scales, normal_size, min(components, backbone.channels)
+        self.register_buffer("mean", torch.zeros(backbone.channels))
+        self.register_buffer("basis", torch.zeros(backbone.channels, self.components))
+
+    def train(self, mode: bool = True) -> FrozenTrunk:
+        super().train(False)  # frozen is frozen
+        return self
+
+    @torch.no_grad()
+    def look(self, pixels: Pixels, boxes: Tensor, scale: int | None = None, flip: bool = False) -> Regions:
+        """Box, frame and ring (N, components) of boxes (N, 4) in an RGB image. All scales are read; `scale` is not used."""
+        return self._read(pixels, boxes, flip, self.components, lambda map: (map - self.mean) @ self.basis)
+
+    @torch.no_grad()
+    def look_wide(self, pixels: Pixels, boxes: Tensor) -> Tensor:
+        """The boxes alone with all channels (N, C), to `fit` on."""
+        return self._read(pixels, boxes, False, self.backbone.channels, lambda map: map, surround=False).box
+
+    def _read(self, pixels, boxes, flip, width, reduce, surround=True) -> Regions:  # type: ignore[no-untyped-def]
+        device = self.mean.device
+        pixels, boxes = (mirrored(pixels), mirrored_boxes(boxes, pixels.shape[1])) if flip else (pixels, boxes)
+        larger = max(pixels.shape[:2])
+        sizes = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1).prod(dim=1).sqrt()  # (N,)
+        shrinks = torch.tensor(self.scales, dtype=sizes.dtype) / larger
+        best = (sizes[:, None] * shrinks / self.normal_size).log().abs().argmin(dim=1)  # (N,) the scale of each box
+        parts = [torch.zeros(len(boxes), width, device=device) for _ in range(3 if surround else 1)]
+        for s, scale in enumerate(self.scales):
+            rows = torch.nonzero(best == s)[:, 0]
+            if not len(rows):
+                continue
+            small = resized(pixels, scale)
+            image = self.backbone.normalise(torch.from_numpy(small).to(device))[None]
+            image = image.to(memory_format=torch.channels_last)
+            map = reduce(self.backbone.trunk(image)[0].permute(1, 2, 0).contiguous())  # (H, W, width)
+            there = boxes[rows].to(device) * boxes.new_tensor(
+                [small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]
+            ).repeat(2).to(device)
+            frame, inner, ring, within = frame_and_ring(there)
+            for part, (outer, hole) in zip(parts, ((there, None), (frame, inner), (ring, within)), strict=False):
+                part[rows.to(device)] = region_mean(map, outer, 1 / self.backbone.stride, hole)
+        return Regions(*parts)
+
+    def fit(self, samples: Tensor) -> None:
+        """Mean and whitened principal components of samples (M, C); components without variance are 0."""
+        mean = samples.mean(dim=0, dtype=torch.float64)
+        covariance = mean.new_zeros(len(mean), len(mean))
+        for some in torch.split(samples, 4096):  # in double precision, but not all of it at once
+            apart = some.double() - mean
+            covariance += apart.T @ apart / max(len(samples) - 1, 1)
+        values, vectors = torch.linalg.eigh(covariance)
+        values, vectors = values.flip(0)[: self.components], vectors.flip(1)[:, : self.components]
+        # a direction, not its sign, is what eigh finds: the largest entry is made positive
+        signs = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)).sign()
+        there = values > values[0].clamp(min=1e-12) * 1e-9
+        scale = torch.where(there, values.clamp(min=1e-30).rsqrt(), 0)
+        self.mean.copy_(mean)
+        self.basis.copy_(vectors * signs * scale)
+
+
+class TunedTrunk(nn.Module):
+    """A trunk that learns along, as in the paper: one scale and perhaps a flip at a time, RoI max pooling."""
+
+    def __init__(self, backbone: Backbone, surround: bool) -> None:
+        super().__init__()
+        backbone.freeze()
+        self.backbone, self.surround = backbone, surround
+
+    def look(self, pixels: Pixels, boxes: Tensor, scale: int | None, flip: bool = False) -> Regions:
+        """What is pooled for boxes (N, 4) of an RGB image read with its larger side at `scale`: (N, P, P, C) each."""
+        assert scale is not None
+        device = next(self.backbone.parameters()).device
+        boxes = mirrored_boxes(boxes, pixels.shape[1]) if flip else boxes
+        small = resized(mirrored(pixels) if flip else pixels, scale)
+        shrink = boxes.new_tensor([small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]).repeat(2)
+        image = self.backbone.normalise(torch.from_numpy(small).to(device))
+        return pool_regions(self.backbone, image, (boxes * shrink).to(device), self.surround)
+
+
+class PooledHead(nn.Module):
+    """The neck of a model on a tuned trunk: the backbone's fully connected layers."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.backbone.head(pooled)
+
+
+def mlp(width: int, hidden: int, dropout: float) -> nn.Module:
+    """The neck of a model on a frozen trunk: two layers in the place of fc6 and fc7."""
+    layers: list[nn.Module] = []
+    for before in (width, hidden):
+        layer = nn.Linear(before, hidden)
+        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.ReLU(), nn.Dropout(dropout)]
+    return nn.Sequential(*layers)
+
+
+def resized(pixels: Pixels, larger_side: int) -> Pixels:
+    height, width = pixels.shape[:2]
+    shrink = larger_side / max(height, width)
+    size = (max(1, round(width * shrink)), max(1, round(height * shrink)))
+    result: Pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_LINEAR)
+    return result
+
+
+def mirrored(pixels: Pixels) -> Pixels:
+    return np.ascontiguousarray(pixels[:, ::-1])
+
+
+def mirrored_boxes(boxes: Tensor, width: int) -> Tensor:
+    return torch.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], dim=1)
