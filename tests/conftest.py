@@ -1,9 +1,11 @@
 """What several tests share: small pictures with known objects, and real data where it is at hand."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis
 import numpy as np
@@ -58,3 +60,66 @@ def melm(*arguments, **options):
     """Runs the command line in a process of its own."""
     command = [sys.executable, "-m", "melm", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the command line in this process: what it says, and its exit code."""
+
+    def run(*arguments):
+        from melm.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["melm", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=end.value.code or 0, stdout=said.out, stderr=said.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def small_scenes(tmp_path_factory):
+    """A folder of generated scenes, and few.csv, which has few of them and tags that say nothing.
+
+    Nobody changes it; `own_scenes` is a copy to change."""
+    from learners import FEW, IMAGES
+    from melm.data.scenes import write_scenes
+
+    folder = tmp_path_factory.mktemp("scenes")
+    write_scenes(folder, train=IMAGES, test=4, size=(160, 120))
+    few = [f"train/{i:05d}.jpg,{'odd' if i % 2 else 'even'}\n" for i in range(FEW)]
+    (folder / "few.csv").write_text("file,tags\n" + "".join(few))
+    return folder
+
+
+@pytest.fixture
+def own_scenes(small_scenes, tmp_path):
+    return Path(shutil.copytree(small_scenes, tmp_path / "scenes"))
+
+
+@pytest.fixture(scope="session")
+def learned(small_scenes, tmp_path_factory):
+    """A finished run on the training scenes, and the cache it filled."""
+    from learners import small_train
+
+    folder = tmp_path_factory.mktemp("learned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MELM_CACHE", str(folder / "cache"))
+        run = small_train(small_scenes / "train-tags.csv", folder / "run")
+    return SimpleNamespace(run=run, cache=folder / "cache")
+
+
+@pytest.fixture
+def shared_cache(learned, monkeypatch):
+    """The cache of `learned`, for tests that do not spoil it: proposals and features of the scenes are there."""
+    monkeypatch.setenv("MELM_CACHE", str(learned.cache))
+    return learned.cache
+
+
+@pytest.fixture
+def copied_cache(learned, tmp_path, monkeypatch):
+    """A copy of the cache of `learned`, for tests that spoil it."""
+    monkeypatch.setenv("MELM_CACHE", str(shutil.copytree(learned.cache, tmp_path / "copied")))
+    return tmp_path / "copied"

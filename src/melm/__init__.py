@@ -1,8 +1,51 @@
-"""Object detectors learned from image tags alone: the Min-Entropy Latent Model (MELM)."""
+"""Object detectors learned from image tags alone: the Min-Entropy Latent Model (MELM).
+
+import melm
+
+melm.train("photos/", out="runs/birds")
+found = melm.load("runs/birds")("photo.jpg")  # Detections: boxes, scores, classes
+"""
+
+from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from melm.data import Source
+    from melm.detect.detections import Detections
+    from melm.detect.detector import DetectSettings, load
+    from melm.learn.presets import learn_config
+    from melm.learn.train import train
 
 try:
     __version__ = version("melm")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
+
+__all__ = ["DetectSettings", "Detections", "Source", "learn_config", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for when it is asked for: PyTorch takes seconds, and `melm --help` has no need of it."""
+    if name in ("load", "DetectSettings"):
+        from melm.detect import detector
+
+        return getattr(detector, name)
+    if name == "train":
+        from melm.learn.train import train
+
+        return train
+    if name == "learn_config":
+        from melm.learn.presets import learn_config
+
+        return learn_config
+    if name == "Detections":
+        from melm.detect.detections import Detections
+
+        return Detections
+    if name == "Source":
+        from melm.data import Source
+
+        return Source
+    raise AttributeError(f"module 'melm' has no attribute {name!r}")

@@ -479,6 +479,8 @@ def detect(
     file, file_boxes, method = options.pop("file"), options.pop("file_boxes"), options.pop("proposal_method")
     if file and method not in (None, "file"):
         raise UsageError(f"--proposals {method} takes no --file")
+    if method == "file" and not file:
+        raise UsageError("--proposals file needs --file")
     least = draw_score if draw_score is not None else 0.03 if detector.branch == "discovery" else 0.3
     failed = detect_images(
         detector,

@@ -46,16 +46,21 @@ def _rounded(power: float) -> Points:
     return polar(lambda t: (np.abs(np.cos(t)) ** power + np.abs(np.sin(t)) ** power) ** (-1 / power))
 
 
-# Species -> the head's outline, and its pattern: positive where light, for u and v from -1 to 1 across the head.
+# Heads: the outline, and the pattern: positive where light, for u and v from -1 to 1 across the head.
 HEADS: dict[str, tuple[Points, Pattern]] = {
-    "bosko": (_rounded(2), lambda u, v: np.cos(np.hypot(u, v) * 11)),  # rings
-    "fimple": (_rounded(6), lambda u, v: np.cos(u * 8.5)),  # bars
-    "grolt": (_rounded(1.2), lambda u, v: 2 * np.sin((u + v) * 4.4) * np.sin((u - v) * 4.4)),  # chequers
-    "munno": (polar(lambda t: 1 + 0.3 * np.cos(9 * t)), lambda u, v: np.hypot(u, v) - 0.5),  # a mane and a dark face
-    "pelk": (polar(lambda t: 1 + 0.25 * np.cos(4 * t)), lambda u, v: np.minimum(abs(u), abs(v)) - 0.2),  # a cross
-    "zwick": (polar(lambda t: 1 - 0.3 * np.sin(3 * t)), lambda u, v: np.sin((v + abs(u)) * 7.5)),  # chevrons
+    "rings": (_rounded(2), lambda u, v: np.cos(np.hypot(u, v) * 11)),
+    "bars": (_rounded(6), lambda u, v: np.cos(u * 8.5)),
+    "cross": (polar(lambda t: 1 + 0.25 * np.cos(4 * t)), lambda u, v: np.minimum(abs(u), abs(v)) - 0.2),
 }
-CLASSES: tuple[str, ...] = tuple(HEADS)
+SPECIES = {
+    "bosko": ("rings", "low"),
+    "fimple": ("bars", "low"),
+    "grolt": ("cross", "low"),
+    "munno": ("rings", "tall"),
+    "pelk": ("bars", "tall"),
+    "zwick": ("cross", "tall"),
+}
+CLASSES: tuple[str, ...] = tuple(SPECIES)
 
 COATS = "b58a5a 7d5a41 8b8f94 a8563a 76804a 5f7590 d9c8a4 b9898c 5f5855 c9a23f"
 LIGHTS = "f4efe2 f2d75c 9fd8e8 f3b0a0 c6e39a e9c3ee ffb347"
@@ -166,21 +171,23 @@ def _unit(size: tuple[int, int]) -> float:
 
 def _creature(random: Random, name: str, longest: float) -> list[Part]:
     """A creature from back to front, the head last. `longest` is the longer side of its box in pixels; the torso is 1 long."""
-    high, legs = random.uniform(0.22, 0.32), random.uniform(0.08, 0.3)
-    torso = blob((0, 0), (0.5, high), random.normal(0, 0.03, 3))
-    hips = np.array([-0.33, -0.22, 0.22, 0.34]) + random.uniform(-0.05, 0.05, 4)
-    feet = np.stack([hips + random.uniform(-0.1, 0.1, 4), high + legs * random.uniform(0.8, 1.1, 4)], 1)
+    tall = SPECIES[name][1] == "tall"
+    high, legs = random.uniform(0.28, 0.36), random.uniform(0.45, 0.6) if tall else random.uniform(0.05, 0.15)
+    torso = blob((0, 0), (0.42 if tall else 0.5, high), random.normal(0, 0.03, 3))
+    hips = np.array([-0.3, -0.2, 0.2, 0.3]) + random.uniform(-0.05, 0.05, 4)
+    feet = np.stack([hips + random.uniform(-0.1, 0.1, 4), high + legs * random.uniform(0.9, 1.1, 4)], 1)
     limbs = [limb((x, high * 0.5), foot, 0.07, 0.045) for x, foot in zip(hips, feet, strict=True)]
-    tail = limb((-0.42, -0.02), (-0.5 - random.uniform(0.05, 0.3), random.uniform(-0.35, 0.2)), 0.09, 0.03)
-    at = np.array([random.uniform(0.5, 0.62), random.uniform(-0.3, 0.08)])
+    tip = (-0.45 - random.uniform(0.2, 0.4), random.uniform(-0.3, 0.1)) if not tall else (-0.45, random.uniform(0.1, 0.3))
+    tail = limb((-0.38, -0.02), tip, 0.13, 0.04)
+    at = np.array([random.uniform(0.5, 0.62), random.uniform(-0.55, -0.3) if tall else random.uniform(-0.1, 0.15)])
     body = [limbs[0], limbs[2], tail, torso, limbs[1], limbs[3], limb((0.3, -0.02), at, 0.16, 0.11)]
 
     mirror = np.diag((random.choice((-1, 1)), 1.0))
     stand = turn(random.normal(0, 0.12)) @ np.diag(random.uniform(0.88, 1.12, 2)) @ mirror
     nod = turn(random.normal(0, 0.15))
-    outline, pattern = HEADS[name]
+    outline, pattern = HEADS[SPECIES[name][0]]
     face = (outline / np.ptp(outline, axis=0) * 2) @ nod.T
-    share, radius = random.uniform(0.135, 0.185), 0.22
+    share, radius = random.uniform(0.2, 0.26), 0.22
     for _ in range(8):  # the head has its share of the box, and the box depends on the head
         head = at + radius * face
         box = np.ptp(np.concatenate([*body, head]) @ stand.T, axis=0)
@@ -189,24 +196,25 @@ def _creature(random: Random, name: str, longest: float) -> list[Part]:
     inverse = np.linalg.inv(stand @ nod) / radius
     frame = np.column_stack([inverse, -inverse @ stand @ at])
 
-    coat, mottle = colour(random, COATS), random.uniform(0.04, 0.22)
+    coat, mottle = colour(random, COATS), random.uniform(0.02, 0.08)
     tones = (0.75, 0.72, 0.9, 1, 0.96, 1, 1)  # the far legs lie in the shade
     parts = [Part(p @ stand.T, coat * tone, mottle) for p, tone in zip(body, tones, strict=True)]
-    return [*parts, Part(head @ stand.T, colour(random, DARKS), 0.08, colour(random, LIGHTS), pattern, frame)]
+    dark, light = coat * random.uniform(0.35, 0.55), np.clip(coat * random.uniform(1.1, 1.3) + 0.08, 0, 1)
+    return [*parts, Part(head @ stand.T, dark, mottle, light, pattern, frame)]
 
 
 def _clutter(random: Random, size: tuple[int, int], horizon: float) -> list[Part]:
     """A stone, a bush, a log, a stick, a leaf or a tuft of grass, somewhere on the ground."""
     at = np.array([random.uniform(0, size[0]), size[1] * random.uniform(horizon, 1.05)])
     paint, tilt = colour(random, THINGS), turn(random.normal(0, 0.5))
-    tones, mottle = np.ones(1), 0.18
+    tones, mottle = np.ones(1), 0.1
     kind = random.integers(6)
     if kind == 0:
         stone = blob((0, 0), random.uniform(6, 34, 2) * (1, 0.7), random.normal(0, 0.08, 4))
         shapes = [np.minimum(stone, (np.inf, stone[:, 1].max() * 0.5))]  # flat below
     elif kind == 1:
         shapes = [blob(random.normal(0, 14, 2), random.uniform(8, 24, 2), random.normal(0, 0.08, 6)) for _ in range(4)]
-        tones, mottle = random.uniform(0.8, 1.1, 4), 0.3
+        tones, mottle = random.uniform(0.8, 1.1, 4), 0.18
     elif kind == 2:
         end, thick = tilt @ (random.uniform(25, 70), 0), random.uniform(5, 14)
         shapes = [limb((0, 0), end, thick, thick), blob(end, (thick * 0.5, thick))]
@@ -238,11 +246,11 @@ def _backdrop(random: Random, width: int, height: int) -> tuple[Floats, float]:
     patches = np.clip(0.3 + 0.35 * noise(random, width, height, 3, 3), 0, 1)
     rough = noise(random, width, height, int(random.integers(10, 30)), 5, random.uniform(0.6, 0.95))
     floor = mixed(colour(random, GROUNDS), colour(random, GROUNDS), patches)
-    floor *= ((1 + np.float32(random.uniform(0.04, 0.12)) * rough) * (0.85 + 0.3 * y))[..., None]
+    floor *= ((1 + np.float32(random.uniform(0.02, 0.05)) * rough) * (0.85 + 0.3 * y))[..., None]
     horizon = float(random.uniform(0.12, 0.5)) if random.random() < 0.7 else 0.0
     if horizon:
         sky = mixed(colour(random, SKIES), colour(random, SKIES), np.sqrt(y).repeat(width, axis=1))
-        sky *= 1 + np.float32(random.uniform(0.02, 0.15)) * noise(random, width, height, 4, 4)[..., None]
+        sky *= 1 + np.float32(random.uniform(0.02, 0.08)) * noise(random, width, height, 4, 4)[..., None]
         edge = horizon + np.float32(random.uniform(0, 0.04)) * noise(random, width, 1, 5, 4)
         above = np.clip((edge - y) * (height / random.uniform(1, 6)) + 0.5, 0, 1).astype(np.float32)
         floor += above[..., None] * (sky - floor)

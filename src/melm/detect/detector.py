@@ -68,7 +68,7 @@ class Detector:
         if settings.method == "file":
             raise UsageError(
                 f"{self.learned.path} was learned on proposals of a file. Give such a file for these images with --file, "
-                "or choose a method with --method"
+                "or choose a method with --proposals"
             )
         return settings
 

@@ -21,6 +21,7 @@ from melm.learn.network import Network
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import Processes
 from melm.learn.run_folder import RunFolder
+from melm.model.cliques import NotFinite
 from melm.model.melm import Losses, MinEntropyLoss
 from melm.model.recurrence import feedback_strength
 from melm.progress import Steps
@@ -90,11 +91,14 @@ class Learner:
         pair = load_pair(self.run.path, "checkpoint")
         if pair is None:
             return False
-        tensors, card = pair
-        restore(self.learned(), tensors, "network.", self.run.path / "checkpoint.json")
+        (tensors, card), path = pair, self.run.path / "checkpoint.json"
+        try:
+            self.position, self.count = Position(**card["position"]), int(card["count"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise MelmError(f"{path}: damaged ({error}); start anew with --overwrite") from None
+        restore(self.learned(), tensors, "network.", path)
         restore_optimizer(self.optimizer, tensors)
         self.previous = {int(n.split(".")[1]): t for n, t in tensors.items() if n.startswith("previous.")}
-        self.position, self.count = Position(**card["position"]), card["count"]
         if self.position.scaler:
             self.scaler.load_state_dict(self.position.scaler)
         return True
@@ -182,10 +186,13 @@ def one_step(
         torch.manual_seed(_seed(config.seed, position.epoch, place))  # of dropout: the same whichever process it is
         alone = isinstance(step_of, DistributedDataParallel) and turn < len(mine) - 1
         with step_of.no_sync() if alone else nullcontext(), _autocast(config, processes):  # type: ignore[operator]
-            losses, objectness = step_of(item.to(processes.device), strength, learner.previous.get(item.index))
+            try:
+                losses, objectness = step_of(item.to(processes.device), strength, learner.previous.get(item.index))
+            except NotFinite:
+                raise _not_finite(learner, _paths(learner, [item]), "a score") from None
             loss = losses.total * (processes.world / images if counts else 0.0)  # DDP takes the mean over processes
         if not math.isfinite(float(losses.total.detach())) and processes.world == 1:
-            raise _not_finite(learner, [item], "the loss")
+            raise _not_finite(learner, _paths(learner, [item]), "the loss")
         learner.scaler.scale(loss).backward()
         if counts:
             of_image = (
@@ -206,7 +213,9 @@ def one_step(
     figures["gradient_localization"] = gradient_norm(melm.localization.parameters())
     figures["gradient"] = gradient_norm(learner.network.parameters())
     if not math.isfinite(figures["loss"]) or (not math.isfinite(figures["gradient"]) and config.precision != "fp16"):
-        raise _not_finite(learner, [item for place, item in mine if place >= 0], "the loss or its gradient")
+        own = _paths(learner, [item for place, item in mine if place >= 0])
+        every = [path for of_process in processes.gather(own) for path in of_process]
+        raise _not_finite(learner, every, "the loss or its gradient")
     learner.scaler.step(learner.optimizer)
     learner.scaler.update()
     learner.optimizer.zero_grad(set_to_none=True)
@@ -229,14 +238,17 @@ def _autocast(config: LearnConfig, processes: Processes) -> Any:
     return torch.autocast(processes.device.type, kind)
 
 
-def _not_finite(learner: Learner, items: list[Item], what: str) -> MelmError:
-    own = [str(learner.items.images[item.index].path) for item in items]
-    paths = ", ".join(path for of_process in learner.processes.gather(own) for path in of_process)
+def _paths(learner: Learner, items: list[Item]) -> list[str]:
+    return [str(learner.items.images[item.index].path) for item in items]
+
+
+def _not_finite(learner: Learner, paths: list[str], what: str) -> MelmError:
     position = learner.position
     last = learner.run.path / "checkpoint.json"
     kept = f"the last good checkpoint is {last}" if last.is_file() else "there is no checkpoint yet"
     return MelmError(
-        f"{what} is not a finite number at epoch {position.epoch + 1}, step {position.step + 1}, with {paths}; {kept}. "
+        f"{what} is not a finite number at epoch {position.epoch + 1}, step {position.step + 1}, "
+        f"with {', '.join(paths)}; {kept}. "
         "A lower --learning-rate, or leaving the image out, may help"
     )
 

@@ -50,6 +50,10 @@ class LearnConfig:
         for kept in fields(self):
             if kept.type in ("str", "bool", "int", "float"):
                 check_type(kept.name, getattr(self, kept.name), str(kept.type))
+        if not isinstance(self.proposals, ProposalSettings):
+            raise UsageError(
+                f"proposals is {self.proposals!r}; settings of proposals were expected (--proposals, --file, --max-boxes)"
+            )
         one_of("method", self.method, METHODS)
         one_of("backbone", self.backbone, BACKBONES)
         one_of("trunk", self.trunk, TRUNKS)
@@ -62,7 +66,7 @@ class LearnConfig:
         for name in ("learning_rate", "normal_size"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"{name} is {getattr(self, name)}; a number above 0 was expected")
-        if not 0 <= self.dropout < 1 or not 0 <= self.momentum < 1 or self.weight_decay < 0:
+        if not (0 <= self.dropout < 1 and 0 <= self.momentum < 1 and 0 <= self.weight_decay < float("inf")):
             raise UsageError("dropout and momentum are from 0 to below 1, weight_decay is at least 0")
         whole = isinstance(self.scales, tuple) and all(type(scale) is int for scale in self.scales)
         if not whole or not self.scales or any(not 32 <= scale <= 10_000 for scale in self.scales):

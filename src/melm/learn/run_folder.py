@@ -8,8 +8,9 @@ import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from melm.files import write_whole
 
 PACKAGES = ("melm", "torch", "numpy", "numba", "opencv-contrib-python-headless", "pillow", "safetensors")
 RUN_FILES = ("run.json", "log.jsonl", "checkpoint.json", "model.json")
-DECIDES = ("config", "classes", "data_digest", "processes", "device")  # what may not change between two starts
+DECIDES = ("config", "classes", "data_digest", "basis", "processes", "device")  # what may not change between two starts
 
 
 def data_digest(images: TaggedImages, keys: Sequence[str]) -> str:
@@ -27,6 +28,13 @@ def data_digest(images: TaggedImages, keys: Sequence[str]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for image, key in zip(images, keys, strict=True):
         digest.update(json.dumps([image.id, key, image.tags, image.unknown]).encode())
+    return digest.hexdigest()
+
+
+def tensors_digest(tensors: Sequence[torch.Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -62,7 +70,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._log: BinaryIO | None = None
+        self._log: FileIO | None = None
 
     def open(self, about: Mapping[str, Any], overwrite: bool) -> None:
         """Makes the folder, or goes on in one that was made for the same; anything else is refused, naming the difference."""
@@ -77,6 +85,8 @@ class RunFolder:
                     f"{self.path} holds another run:\n  {listed}\n"
                     "Name another folder with --out, or start this one anew with --overwrite"
                 )
+            for left in self.path.glob(".*.tmp"):  # of a killed run: a folder has one writer
+                left.unlink(missing_ok=True)
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -110,16 +120,21 @@ class RunFolder:
     def open_log(self, length: int) -> None:
         """Opens the log to go on after `length` bytes: what a killed run wrote beyond its checkpoint is done again."""
         path = self.path / "log.jsonl"
-        self._log = path.open("r+b" if path.exists() else "w+b")
-        self._log.truncate(length)
-        self._log.seek(length)
+        try:
+            self._log = path.open("r+b" if path.exists() else "w+b", buffering=0)
+            length = min(length, path.stat().st_size)  # a log that was cut is gone on with as it is
+            self._log.truncate(length)
+            self._log.seek(length)
+        except OSError as error:
+            raise MelmError(f"{path}: cannot be written ({error.strerror})") from None
 
     def log(self, record: Mapping[str, Any]) -> int:
         """Adds a line; the length of the log after it."""
         assert self._log is not None
         try:
-            self._log.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-            self._log.flush()
+            rest = memoryview(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            while rest:  # once, unless the disk fills up in the middle
+                rest = rest[self._log.write(rest) :]
         except OSError as error:
             raise MelmError(
                 f"{self.path / 'log.jsonl'}: cannot be written ({error.strerror}). The last checkpoint is whole: "

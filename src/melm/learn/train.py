@@ -18,7 +18,7 @@ from melm.learn.model_file import basis_of
 from melm.learn.network import build_network
 from melm.learn.presets import LearnConfig, learn_config
 from melm.learn.processes import Processes, joined
-from melm.learn.run_folder import RunFolder, data_digest, device_name, versions
+from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
 from melm.model.recurrence import feedback_strength
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import ReadyMade
@@ -55,7 +55,8 @@ def train(
         config = with_boxes_of(config, proposals_file)
         ready = prepare(images, config, processes, workers, proposals_file, skip_bad)
         check_tags(ready.images)
-        about = about_run(config, ready, source, processes)
+        given = basis_of(Path(basis)) if basis is not None else None
+        about = about_run(config, ready, source, processes, given)
         if processes.first:
             run.open(about, overwrite)
         processes.wait()
@@ -67,13 +68,17 @@ def train(
         network = build_network(config, len(ready.images.classes), backbone).to(processes.device)
         store = None
         if isinstance(network.trunk, FrozenTrunk):
-            given = basis_of(Path(basis)) if basis is not None else None
             store = read_features(ready, network.trunk, processes, given)
         items = Items(ready.images, ready.keys, ready.proposals, store, config)
         learner = Learner(network, config, items, processes, run)
         if learner.take_up():
             position = learner.position
-            say(f"going on in {run.path} at epoch {position.epoch + 1} of {config.epochs}, step {position.step + 1}")
+            where = f"at epoch {position.epoch + 1} of {config.epochs}, step {position.step + 1}"
+            say(
+                f"{run.path} is learned already"
+                if position.epoch >= config.epochs
+                else f"going on in {run.path} {where}"
+            )
         if processes.first:
             run.open_log(learner.position.log_bytes)
         board = _board(run.path / "tensorboard", learner.position.epoch) if tensorboard and processes.first else None
@@ -116,13 +121,20 @@ def features(
         return read_features(ready, network.trunk, processes, given).folder
 
 
-def about_run(config: LearnConfig, ready: Ready, source: Source, processes: Processes) -> dict[str, Any]:
+def about_run(
+    config: LearnConfig,
+    ready: Ready,
+    source: Source,
+    processes: Processes,
+    basis: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> dict[str, Any]:
     """What run.json says: enough to know what was learned from what, and to refuse to mix it with anything else."""
     return {
         "config": config.as_dict(),
         "classes": list(ready.images.classes),
         "data": {"path": str(source.path), "split": source.split, "images": len(ready.images)},
         "data_digest": data_digest(ready.images, ready.keys),
+        "basis": tensors_digest(basis) if basis else None,  # None: fitted to these images
         "left_out": list(ready.left_out),
         "processes": processes.world,
         "device": device_name(processes.device),

@@ -25,6 +25,12 @@ class Regions:
     def parts(self) -> list[Tensor]:
         return [part for part in (self.box, self.frame, self.ring) if part is not None]
 
+    def joined(self) -> Tensor:
+        """Box, frame and ring beside each other: (N, 3 D)."""
+        if len(self.parts()) < 3:
+            raise ValueError("branch_sees_surround needs the features of frame and ring")
+        return torch.cat(self.parts(), dim=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -66,19 +72,15 @@ class Discovery(nn.Module):
 
 
 class Localization(nn.Module):
-    """An object localization branch: log p_t(y, h) (N, K+1), background last."""
+    """An object localization branch: log p_t(y, h) (N, K+1), background last, from features (N, width)."""
 
-    def __init__(self, width: int, classes: int, sees_surround: bool) -> None:
+    def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.of_class = nn.Linear(width * (3 if sees_surround else 1), classes + 1)
-        self.sees_surround = sees_surround
+        self.of_class = nn.Linear(width, classes + 1)
         start_small(self.of_class)
 
-    def forward(self, features: Regions) -> Tensor:
-        if self.sees_surround and len(features.parts()) < 3:
-            raise ValueError("branch_sees_surround needs the features of frame and ring")
-        seen = torch.cat(features.parts(), dim=1) if self.sees_surround else features.box
-        return F.log_softmax(self.of_class(seen), dim=1)
+    def forward(self, features: Tensor) -> Tensor:
+        return F.log_softmax(self.of_class(features), dim=1)
 
 
 def start_small(layer: nn.Linear) -> None:

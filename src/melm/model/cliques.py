@@ -13,6 +13,10 @@ from torch import Tensor
 from melm.boxes import ranked
 
 
+class NotFinite(ValueError):
+    """A score that is not a finite number, so that nothing can be ordered by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cliques:
     """H_c: which proposals were selected, best first, and the clique each of them is in."""
@@ -40,7 +44,7 @@ def partition_cliques(proposals: Tensor, object_score: Tensor, clique_iou: float
     """
     boxes = proposals.detach().cpu().double().numpy()
     if not bool(torch.isfinite(object_score).all()):
-        raise ValueError("a score is NaN or infinite: the features or the weights are")
+        raise NotFinite("a score is NaN or infinite: the features or the weights are")
     selected = _best(boxes, object_score.detach().cpu().double().numpy(), top)
     ids, count = _grow(boxes[selected], clique_iou)
     device = proposals.device

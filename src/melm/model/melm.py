@@ -54,9 +54,8 @@ class MELM(nn.Module):
         self.neck = neck
         streams = 2 if config.scoring == "two_stream" else 1
         self.discovery = Discovery(width, classes, streams, config.surround, config.prior_weight)
-        self.localization = nn.ModuleList(
-            Localization(width, classes, config.branch_sees_surround) for _ in range(config.branches)
-        )
+        seen = 3 * width if config.branch_sees_surround else width
+        self.localization = nn.ModuleList(Localization(seen, classes) for _ in range(config.branches))
 
     def forward(
         self,
@@ -71,7 +70,8 @@ class MELM(nn.Module):
         features = pooled.each(self.neck)  # phi_h (N, D)
         if self.config.feedback == "previous" and previous is not None:
             features = self.fed_back(features, previous, strength)
-        localization = [branch(features) for branch in self.localization]  # T x (N, K+1)
+        of_region = features.joined() if self.config.branch_sees_surround else features.box
+        localization = [branch(of_region) for branch in self.localization]  # T x (N, K+1)
         objectness = object_score(localization[-1]) if localization else None  # s(h) (N,)
         seen = features
         if self.config.feedback == "same" and objectness is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from melm.model.backbones.backbone import Backbone
 from melm.model.branches import Regions
+from melm.model.dropout import Dropout
 from melm.model.pooling import frame_and_ring, region_mean
 from melm.model.regions import pool_regions
 
@@ -129,7 +130,7 @@ def mlp(width: int, hidden: int, dropout: float) -> nn.Module:
         layer = nn.Linear(before, hidden)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         nn.init.zeros_(layer.bias)
-        layers += [layer, nn.ReLU(), nn.Dropout(dropout)]
+        layers += [layer, nn.ReLU(), Dropout(dropout)]
     return nn.Sequential(*layers)
 
 

@@ -1,0 +1,217 @@
+"""What a frozen trunk gives: whitened components, the mirror, and a store that computes nothing twice."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from learners import BOXES, small_config, small_train
+from melm.data import Source, read_image, read_tags
+from melm.errors import MelmError, UsageError
+from melm.learn.data import starting_backbone
+from melm.learn.features import fit_basis, make_regions
+from melm.learn.model_file import load_model
+from melm.learn.network import build_network
+from melm.learn.region_store import RegionStore
+from melm.learn.train import features
+from melm.model.branches import Regions
+from melm.model.trunks import FrozenTrunk, TunedTrunk, mirrored, mirrored_boxes
+from melm.proposals import ProposalStore, make_proposals
+
+CHANGES = {"backbone": "resnet18", "components": 12}
+
+
+def trunk_of(**changes):
+    config = small_config(**{**CHANGES, **changes})
+    return build_network(config, 2, starting_backbone(config)[0]).trunk
+
+
+@pytest.fixture
+def few(small_scenes):
+    """Images, their keys and their proposals."""
+    images = read_tags(Source(small_scenes / "few.csv"))
+    proposals = ProposalStore(BOXES)
+    return list(images), [done.key for done in make_proposals(images, proposals, 1)], proposals
+
+
+def samples_of(trunk, few):
+    images, keys, proposals = few
+    looks = [
+        trunk.look_wide(read_image(image.path), torch.from_numpy(proposals.get(key).boxes))
+        for image, key in zip(images, keys, strict=True)
+    ]
+    return torch.cat(looks)
+
+
+def test_components_are_whitened(shared_cache, few):
+    trunk = trunk_of()
+    samples = samples_of(trunk, few)
+    trunk.fit(samples)
+    reduced = ((samples - trunk.mean) @ trunk.basis).double()
+    assert reduced.mean(dim=0).abs().max() < 1e-3
+    torch.testing.assert_close(torch.cov(reduced.T), torch.eye(12, dtype=torch.float64), atol=1e-3, rtol=0)
+
+
+def test_a_look_is_the_whitened_look(shared_cache, few):
+    """Reducing every place of the map and then pooling is pooling and then reducing: both are linear."""
+    images, keys, proposals = few
+    trunk = trunk_of()
+    trunk.fit(samples_of(trunk, few))
+    pixels, boxes = read_image(images[0].path), torch.from_numpy(proposals.get(keys[0]).boxes)
+    wide = (trunk.look_wide(pixels, boxes) - trunk.mean) @ trunk.basis
+    torch.testing.assert_close(trunk.look(pixels, boxes).box, wide, atol=1e-3, rtol=1e-3)
+
+
+def test_components_without_variance_are_none():
+    trunk = trunk_of()
+    torch.manual_seed(0)
+    trunk.fit(torch.randn(50, 3) @ torch.randn(3, 256))
+    lengths = trunk.basis.norm(dim=0)
+    assert (lengths[:3] > 0).all() and (lengths[3:] == 0).all()
+    trunk.fit(torch.ones(5, 256))
+    assert trunk.basis.isfinite().all()
+
+
+def test_the_basis_depends_on_the_content_of_the_images_alone(few, shared_cache, tmp_path, monkeypatch):
+    images, keys, proposals = few
+    found = []
+    for turn, places in enumerate(([0, 1, 2, 3], [2, 0, 3, 1])):
+        renamed = [replace(images[i], id=f"{turn}-{i}") for i in places]
+        monkeypatch.setenv("MELM_CACHE", str(tmp_path / f"cache {turn}"))
+        trunk = trunk_of()
+        fit_basis(trunk, renamed, [keys[i] for i in places], proposals)
+        found.append((trunk.mean.clone(), trunk.basis.clone()))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    fit_basis(trunk, images[:3], keys[:3], proposals)
+    assert not torch.equal(trunk.basis, found[0][1])
+
+
+def test_a_kept_basis_is_read_and_not_fitted_again(few, shared_cache, tmp_path, monkeypatch):
+    images, keys, proposals = few
+    monkeypatch.setenv("MELM_CACHE", str(tmp_path))
+    looks = []
+    trunks = [trunk_of(), trunk_of()]
+    for trunk in trunks:
+        fit_basis(trunk, images, keys, proposals, lambda: looks.append(1))
+    assert len(looks) == 4 and torch.equal(trunks[0].basis, trunks[1].basis)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "tuned"])
+def test_the_mirrored_look_is_a_look_at_the_mirrored_image(few, shared_cache, kind):
+    images, keys, proposals = few
+    trunk = trunk_of(trunk=kind)
+    if isinstance(trunk, FrozenTrunk):
+        trunk.fit(samples_of(trunk, few))
+    pixels, boxes = read_image(images[1].path), torch.from_numpy(proposals.get(keys[1]).boxes)
+    with torch.no_grad():
+        looks = [
+            trunk.look(pixels, boxes, 96, flip=True),
+            trunk.look(mirrored(pixels), mirrored_boxes(boxes, 160), 96),
+            trunk.look(pixels, boxes, 96),
+        ]
+    assert isinstance(trunk, FrozenTrunk if kind == "frozen" else TunedTrunk)
+    for part, other in zip(looks[0].parts(), looks[1].parts(), strict=True):
+        assert torch.equal(part, other)
+    assert not torch.allclose(looks[0].box, looks[2].box, atol=1e-4)
+    torch.testing.assert_close(mirrored_boxes(mirrored_boxes(boxes, 160), 160), boxes)
+
+
+@pytest.fixture
+def store(few, shared_cache, tmp_path, monkeypatch):
+    """A trunk and the store of what it gives, filled for the few images."""
+    images, keys, proposals = few
+    monkeypatch.setenv("MELM_CACHE", str(tmp_path))
+    trunk = trunk_of()
+    fit_basis(trunk, images, keys, proposals)
+    store = RegionStore(trunk, BOXES)
+    assert make_regions(trunk, images, keys, proposals, store) == 4
+    return trunk, store
+
+
+def test_what_is_stored_is_what_was_seen(few, store):
+    images, keys, proposals = few
+    trunk, kept = store
+    boxes = torch.from_numpy(proposals.get(keys[2]).boxes)
+    seen = trunk.look(read_image(images[2].path), boxes)
+    for part, other in zip(kept.regions(keys[2]).parts(), seen.parts(), strict=True):
+        assert part.dtype == torch.float32 and part.shape == (len(boxes), 12)
+        torch.testing.assert_close(part, other, rtol=1e-3, atol=1e-3)  # half precision
+
+
+def test_only_what_is_missing_or_damaged_is_computed(few, store):
+    images, keys, proposals = few
+    trunk, kept = store
+    whole = {key: kept.path(key).read_bytes() for key in keys}
+    calls = []
+    assert make_regions(trunk, images, keys, proposals, kept, lambda: calls.append(1)) == 0 and len(calls) == 4
+    kept.path(keys[0]).unlink()
+    kept.path(keys[1]).write_bytes(whole[keys[1]][:200])
+    kept.path(keys[2]).write_bytes(b"")
+    with pytest.raises(MelmError, match="gone or damaged"):
+        kept.regions(keys[1])
+    assert make_regions(trunk, images, keys, proposals, kept) == 3
+    assert {key: kept.path(key).read_bytes() for key in keys} == whole
+    kept.put(keys[3], Regions(*torch.zeros(3, 5, 12)))  # of fewer boxes than the image has
+    assert make_regions(trunk, images, keys, proposals, kept) == 1
+    assert kept.path(keys[3]).read_bytes() == whole[keys[3]]
+
+
+def test_another_trunk_has_its_own_place(store):
+    trunk, kept = store
+    places = {kept.folder, RegionStore(trunk, replace(BOXES, max_boxes=50)).folder}
+    trunk.scales = (96, 160)
+    places.add(RegionStore(trunk, BOXES).folder)
+    trunk.scales = (96, 144)
+    assert RegionStore(trunk, BOXES).folder == kept.folder
+    with torch.no_grad():
+        trunk.mean[0] += 1
+    places.add(RegionStore(trunk, BOXES).folder)
+    assert len(places) == 4
+
+
+def test_numbers_beyond_half_precision_are_kept_finite(few, store):
+    _, keys, _ = few
+    _, kept = store
+    kept.put(keys[0], Regions(*torch.full((3, 2, 12), 1e9)))
+    assert np.isfinite(kept.get(keys[0])).all()
+
+
+def test_a_runs_basis_serves_again_when_images_are_added(small_scenes, shared_cache, tmp_path, monkeypatch):
+    """Of 13 images, 4 were read for the first run: 9 are read for the second, and the 4 files stay as they are."""
+    monkeypatch.setenv("MELM_CACHE", str(tmp_path / "cache"))
+    first = small_train(small_scenes / "few.csv", tmp_path / "first", epochs=1, **CHANGES)
+    (folder,) = (tmp_path / "cache" / "features").glob("resnet18-*")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
+    assert len(before) == 4
+    config = small_config(epochs=1, **CHANGES)
+    there = features(Source(small_scenes / "train-tags.csv"), config, basis=first, device="cpu", workers=1)
+    after = {path: path.stat().st_mtime_ns for path in there.rglob("*.npy")}
+    assert there == folder and len(after) == 13 and {path: after[path] for path in before} == before
+    second = small_train(small_scenes / "train-tags.csv", tmp_path / "second", basis=first, epochs=1, **CHANGES)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")} == after
+    trunks = [load_model(run).network.trunk for run in (first, second)]
+    assert torch.equal(trunks[0].basis, trunks[1].basis) and torch.equal(trunks[0].mean, trunks[1].mean)
+    with pytest.raises(UsageError, match=r'basis: "[0-9a-f]+" in the run, null now'):
+        small_train(small_scenes / "train-tags.csv", tmp_path / "second", epochs=1, **CHANGES)
+
+
+def test_a_basis_of_another_backbone_is_refused(small_scenes, learned, shared_cache, tmp_path):
+    with pytest.raises(MelmError, match="another backbone"):
+        small_train(small_scenes / "few.csv", tmp_path / "run", basis=learned.run, **CHANGES)
+    with pytest.raises(MelmError, match="there is no such run"):
+        small_train(small_scenes / "few.csv", tmp_path / "other", basis=tmp_path / "nowhere", **CHANGES)
+
+
+def test_the_features_command(small_scenes, copied_cache, tmp_path, command):
+    options = ["--weights", "none", "--backbone", "resnet18", "--proposals", "edge-boxes", "--max-boxes", 60]
+    options += ["--set", "scales=[96]", "--set", "components=8", "--workers", 1, "--device", "cpu"]
+    result = command("features", small_scenes / "few.csv", *options)
+    assert result.returncode == 0, result.stderr
+    (folder,) = (copied_cache / "features").glob("resnet18-*")
+    assert f"kept in {folder}" in result.stdout
+    shapes = {np.load(path).shape[::2] for path in folder.rglob("*.npy")}
+    assert shapes == {(3, 8)} and json.loads((folder / "about.json").read_text())["version"] == 1
+    result = command("features", small_scenes / "few.csv", "--preset", "paper-vggf")
+    assert result.returncode == 2 and "nothing of it can be stored" in result.stderr
