@@ -1,6 +1,6 @@
 # Two commands do everything, from nothing but Python: `make demo` and `make test`.
 #
-#   make demo              set up, and run what there is end to end on a generated data set
+#   make demo              set up, and do the whole job on a generated data set: tags in, a detector, boxes and scores out
 #   make test              set up, lint, type check, and test (a few minutes)
 #   make test-all          the slow tests too
 #   make bench             the benchmarks: both sides in one process, medians and ratios
@@ -39,9 +39,10 @@ test-all: lint
 bench: setup
 	$(BIN)/python benchmarks/bench_cliques.py
 	$(BIN)/python benchmarks/bench_pooling.py
+	$(BIN)/python benchmarks/bench_evaluation.py
 
 demo: setup
-	$(BIN)/python tools/demo.py
+	$(BIN)/melm demo
 
 clean:
 	rm -rf $(VENV) demo build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from melm.data import Source, drawing, read_tags, scenes
-from melm.data.scenes import CLASSES, HEADS, draw_scene, write_scenes
+from melm.data.scenes import CLASSES, HEADS, SPECIES, draw_scene, write_scenes
 from melm.errors import UsageError
 from melm.measure.truth import read_truth
 
@@ -69,15 +69,16 @@ def test_objects_are_inside(size):
 
 def test_objects_have_many_sizes(drawn):
     sides = np.array([max(x2 - x1, y2 - y1) for scene in drawn for x1, y1, x2, y2 in scene.boxes])
-    assert 45 <= sides.min() <= 65 and 180 <= sides.max() <= 203  # a quarter of an object may be hidden
-    assert 95 < np.median(sides) < 130
+    assert 60 <= sides.min() <= 90 and 200 <= sides.max() <= 223  # a quarter of an object may be hidden
+    assert 115 < np.median(sides) < 150
 
 
-def test_the_head_is_a_small_part_at_one_end(drawn):
+def test_the_head_is_a_part_at_one_end(drawn):
     boxes, parts = (np.concatenate([getattr(scene, which) for scene in drawn]) for which in ("boxes", "parts"))
     assert (parts[:, :2] >= boxes[:, :2]).all() and (parts[:, 2:] <= boxes[:, 2:]).all()
     share = area(parts) / area(boxes)
-    assert share.min() > 0.12 and share.max() < 0.22 and 0.14 < share.mean() < 0.18
+    assert 0.22 < np.median(share) < 0.26
+    assert share.max() < 0.45  # even where some of the body is hidden, the head's box is none of the object
     left = parts[:, 0] + parts[:, 2] < boxes[:, 0] + boxes[:, 2]
     assert 0.35 < left.mean() < 0.65  # creatures look both ways
 
@@ -117,26 +118,84 @@ def test_what_is_hidden_is_little():
     assert seen > 5  # objects do overlap now and then
 
 
-def test_body_and_colours_do_not_tell_the_species():
-    """All but the head's outline and pattern is the same for the same random numbers, whatever the species."""
-    creatures = [scenes._creature(np.random.default_rng(0), name, 100.0) for name in CLASSES]
-    for parts in creatures[1:]:
-        for one, other in zip(creatures[0], parts, strict=True):
+def creatures(name, count=60):
+    return [scenes._creature(np.random.default_rng(seed), name, 100.0) for seed in range(count)]
+
+
+def extent(parts):
+    return np.ptp(np.concatenate([part.outline for part in parts]), axis=0)
+
+
+def test_a_species_is_a_head_on_a_body():
+    """Each pair of the three heads and two bodies is one species, so neither head nor body tells which."""
+    assert len(SPECIES) == len(set(SPECIES.values())) == len(HEADS) * 2 == 6
+    assert {head for head, _ in SPECIES.values()} == set(HEADS)
+    assert {body for _, body in SPECIES.values()} == {"low", "tall"}
+    for name, (head, _) in SPECIES.items():
+        assert scenes._creature(np.random.default_rng(0), name, 100.0)[-1].pattern is HEADS[head][1]
+
+
+@pytest.mark.parametrize("body", ["low", "tall"])
+def test_a_body_is_the_same_under_every_head(body):
+    """With the same random numbers, creatures of one body differ in the head's outline and pattern only."""
+    names = [name for name in CLASSES if SPECIES[name][1] == body]
+    first, *others = [scenes._creature(np.random.default_rng(0), name, 100.0) for name in names]
+    assert len(others) == len(HEADS) - 1
+    for parts in others:
+        for one, other in zip(first, parts, strict=True):
             assert np.array_equal(one.colour, other.colour) and one.mottle == other.mottle
-        assert np.array_equal(creatures[0][-1].light, parts[-1].light)
+        assert np.array_equal(first[-1].light, parts[-1].light)
         ratios = [  # one body, scaled so that body and head together are 100 long
             np.ptp(other.outline, axis=0) / np.ptp(one.outline, axis=0)
-            for one, other in zip(creatures[0][:-1], parts[:-1], strict=True)
+            for one, other in zip(first[:-1], parts[:-1], strict=True)
         ]
         assert np.allclose(ratios, ratios[0])
+        assert parts[-1].pattern is not first[-1].pattern
+
+
+def test_bodies_differ_in_silhouette():
+    """What stands below the torso, and the height of the whole: a low creature is wider than high, a tall one has legs."""
+    legs, slender = {"low": [], "tall": []}, {"low": [], "tall": []}
+    for name, (_, body) in SPECIES.items():
+        for parts in creatures(name, 30):
+            torso = max(parts[:-1], key=lambda part: np.ptp(part.outline, axis=0).prod()).outline[:, 1]
+            lowest = max(part.outline[:, 1].max() for part in parts)
+            legs[body].append((lowest - torso.max()) / np.ptp(torso))
+            width, height = extent(parts)
+            slender[body].append(height / width)
+    assert np.median(legs["low"]) < 0.3 and np.median(legs["tall"]) > 0.55
+    assert max(legs["low"]) < min(legs["tall"])
+    assert max(slender["low"]) < 0.8 and np.median(slender["tall"]) > 0.95
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_head_has_its_share_of_the_box(name):
+    share = [extent(parts[-1:]).prod() / extent(parts).prod() for parts in creatures(name)]
+    assert 0.195 < min(share) < 0.22 and 0.26 < max(share) < 0.285
+
+
+def test_colours_do_not_tell():
+    """The head is in tones of the coat, one darker and one lighter; coats come in the same colours on both bodies."""
+    coats = {"low": [], "tall": []}
+    for name in ("bosko", "munno"):
+        for parts in creatures(name, 300):
+            head, coat = parts[-1], parts[3].colour
+            assert np.ptp(head.colour / coat) < 1e-9 and 0.3 < (head.colour / coat).mean() < 0.55
+            assert (head.light >= np.minimum(coat * 1.1, 1)).all()
+            coats[SPECIES[name][1]].append(coat)
+    assert np.abs(np.mean(coats["low"], axis=0) - np.mean(coats["tall"], axis=0)).max() < 0.06
 
 
 def test_heads_differ():
     u, v = np.meshgrid(*[np.linspace(-0.7, 0.7, 41, dtype=np.float32)] * 2)
     light = [np.ravel(pattern(u, v) > 0) for _, pattern in HEADS.values()]
-    assert all(0.15 < one.mean() < 0.85 for one in light)
-    agree = [np.mean(a == b) for k, a in enumerate(light) for b in light[:k]]
-    assert max(agree) < 0.8
+    assert all(0.4 < one.mean() < 0.6 for one in light)  # none is merely lighter
+    assert max(np.mean(a == b) for k, a in enumerate(light) for b in light[:k]) < 0.6
+    filled = []  # of the head's box
+    for outline, _ in HEADS.values():
+        (x, y), sides = outline.T, np.ptp(outline, axis=0)
+        filled.append(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2 / sides.prod())
+    assert np.diff(np.sort(filled)).min() > 0.1
 
 
 def test_classes_are_balanced_and_some_images_are_empty(drawn):
@@ -146,7 +205,7 @@ def test_classes_are_balanced_and_some_images_are_empty(drawn):
     assert min(counts) > 0.6 * max(counts)
     empty = np.mean([not scene.names for scene in drawn])
     two = np.mean([len(scene.names) == 2 for scene in drawn])
-    assert 0.05 < empty < 0.15 and 0.2 < two < 0.4
+    assert 0.05 < empty < 0.15 and 0.2 < two < 0.45
     assert tuple(sorted(CLASSES)) == CLASSES  # so that tables, which list no classes, give them in the same order
 
 

@@ -1,7 +1,7 @@
 """The embedded demo data set: generated scenes of toy creatures, seeded, with exactly known boxes.
 
-Every creature has a head, whose outline and pattern alone tell its species, and a larger body (torso, neck, legs, tail) drawn
-by the same rule and in the same colours for all. What looks only for the difference between tags may well stop at the head.
+A species is one of three heads, told by outline and pattern, on one of two bodies, low or tall. The head is the strongest
+single cue, yet its look leaves two species, and the body leaves three: the whole creature tells. All share the colours.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from melm.data.drawing import (
 from melm.errors import UsageError
 
 TEST_SEEDS = 500_000  # a seed has 1,000,000 scenes of its own; those for testing start here
-LONGER_SIDE = 60, 200  # of an object, in pixels of an image of 320 x 240
+LONGER_SIDE = 80, 220  # of an object, in pixels of an image of 320 x 240
 
 
 def _rounded(power: float) -> Points:
-    """A superellipse: 1 is a diamond, 2 a circle, more almost a square."""
+    """A superellipse: 2 is a circle, more almost a square."""
     return polar(lambda t: (np.abs(np.cos(t)) ** power + np.abs(np.sin(t)) ** power) ** (-1 / power))
 
 
@@ -52,7 +52,7 @@ HEADS: dict[str, tuple[Points, Pattern]] = {
     "bars": (_rounded(6), lambda u, v: np.cos(u * 8.5)),
     "cross": (polar(lambda t: 1 + 0.25 * np.cos(4 * t)), lambda u, v: np.minimum(abs(u), abs(v)) - 0.2),
 }
-SPECIES = {
+SPECIES = {  # the head, and the body
     "bosko": ("rings", "low"),
     "fimple": ("bars", "low"),
     "grolt": ("cross", "low"),
@@ -63,8 +63,6 @@ SPECIES = {
 CLASSES: tuple[str, ...] = tuple(SPECIES)
 
 COATS = "b58a5a 7d5a41 8b8f94 a8563a 76804a 5f7590 d9c8a4 b9898c 5f5855 c9a23f"
-LIGHTS = "f4efe2 f2d75c 9fd8e8 f3b0a0 c6e39a e9c3ee ffb347"
-DARKS = "1d1b22 3a1616 14283f 173322 3b2a12 35173a"
 GROUNDS = "5d7a3a 86905a c2a878 8a7052 8d8a84 a99d8a 7b6a45 d8dadd 65745c"
 SKIES = "8fb6de c5d3de e6c9a8 6b7b66 4e5b4f b9b2a6 a3a9b8 7c8f78"
 THINGS = "8f8b86 6c6058 a39a8c 5d7a45 9a5f4c b98f55 7e6648 96a36a 5f7a8b a0664f d6cfc0"
@@ -89,7 +87,7 @@ def draw_scene(seed: int, size: tuple[int, int] = (320, 240)) -> Scene:
     random = np.random.default_rng([seed, *size])
     canvas, horizon = _backdrop(random, *size)
     light = turn(random.uniform(-0.9, 0.9)) @ (0.0, -1.0)
-    things = [render(random, _clutter(random, size, horizon), light) for _ in range(random.integers(8, 20))]
+    things = [render(random, _clutter(random, size, horizon), light) for _ in range(random.integers(4, 11))]
     for thing in sorted(things, key=lambda thing: thing.bottom):  # from far to near
         lay(canvas, thing, shadow=0.35)
     names, layers, visible = _placed(random, seed, size, horizon, light)
@@ -171,23 +169,25 @@ def _unit(size: tuple[int, int]) -> float:
 
 def _creature(random: Random, name: str, longest: float) -> list[Part]:
     """A creature from back to front, the head last. `longest` is the longer side of its box in pixels; the torso is 1 long."""
-    tall = SPECIES[name][1] == "tall"
-    high, legs = random.uniform(0.28, 0.36), random.uniform(0.45, 0.6) if tall else random.uniform(0.05, 0.15)
-    torso = blob((0, 0), (0.42 if tall else 0.5, high), random.normal(0, 0.03, 3))
-    hips = np.array([-0.3, -0.2, 0.2, 0.3]) + random.uniform(-0.05, 0.05, 4)
+    kind, build = SPECIES[name]
+    tall = build == "tall"  # long legs, a raised head and a tail that hangs; low: short legs, a level head, a long tail
+    high = random.uniform(0.34, 0.44)
+    legs = random.uniform(0.4, 0.5) if tall else random.uniform(0.03, 0.1)
+    torso = blob((0, 0), (0.5, high), random.normal(0, 0.03, 3))
+    hips = np.array([-0.33, -0.22, 0.22, 0.34]) + random.uniform(-0.05, 0.05, 4)
     feet = np.stack([hips + random.uniform(-0.1, 0.1, 4), high + legs * random.uniform(0.9, 1.1, 4)], 1)
-    limbs = [limb((x, high * 0.5), foot, 0.07, 0.045) for x, foot in zip(hips, feet, strict=True)]
-    tip = (-0.45 - random.uniform(0.2, 0.4), random.uniform(-0.3, 0.1)) if not tall else (-0.45, random.uniform(0.1, 0.3))
-    tail = limb((-0.38, -0.02), tip, 0.13, 0.04)
-    at = np.array([random.uniform(0.5, 0.62), random.uniform(-0.55, -0.3) if tall else random.uniform(-0.1, 0.15)])
+    limbs = [limb((x, high * 0.5), foot, 0.11, 0.08) for x, foot in zip(hips, feet, strict=True)]
+    tip = (-0.55, random.uniform(0.1, 0.3)) if tall else (-0.75 - random.uniform(0.0, 0.2), random.uniform(-0.3, 0.1))
+    tail = limb((-0.4, -0.02), tip, 0.2, 0.06)
+    at = np.array([random.uniform(0.5, 0.6), random.uniform(-0.35, -0.2) if tall else random.uniform(-0.1, 0.1)])
     body = [limbs[0], limbs[2], tail, torso, limbs[1], limbs[3], limb((0.3, -0.02), at, 0.16, 0.11)]
 
     mirror = np.diag((random.choice((-1, 1)), 1.0))
     stand = turn(random.normal(0, 0.12)) @ np.diag(random.uniform(0.88, 1.12, 2)) @ mirror
     nod = turn(random.normal(0, 0.15))
-    outline, pattern = HEADS[SPECIES[name][0]]
+    outline, pattern = HEADS[kind]
     face = (outline / np.ptp(outline, axis=0) * 2) @ nod.T
-    share, radius = random.uniform(0.2, 0.26), 0.22
+    share, radius = random.uniform(0.2, 0.28), 0.22
     for _ in range(8):  # the head has its share of the box, and the box depends on the head
         head = at + radius * face
         box = np.ptp(np.concatenate([*body, head]) @ stand.T, axis=0)
@@ -199,7 +199,8 @@ def _creature(random: Random, name: str, longest: float) -> list[Part]:
     coat, mottle = colour(random, COATS), random.uniform(0.02, 0.08)
     tones = (0.75, 0.72, 0.9, 1, 0.96, 1, 1)  # the far legs lie in the shade
     parts = [Part(p @ stand.T, coat * tone, mottle) for p, tone in zip(body, tones, strict=True)]
-    dark, light = coat * random.uniform(0.35, 0.55), np.clip(coat * random.uniform(1.1, 1.3) + 0.08, 0, 1)
+    # the head is in tones of the coat: no colour sets it apart from the body
+    dark, light = coat * random.uniform(0.35, 0.5), np.clip(coat * random.uniform(1.1, 1.3) + 0.08, 0, 1)
     return [*parts, Part(head @ stand.T, dark, mottle, light, pattern, frame)]
 
 

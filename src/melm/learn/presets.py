@@ -145,7 +145,7 @@ PRESETS: dict[str, Preset] = {
         "two cores: 0.5 to 1.3 s an image for proposals, 0.7 s for the trunk, then 0.1 s an image and epoch",
         "the default where there is no GPU",
         LearnConfig(preset="fast"),
-        {"surround": True, "branch_sees_surround": True, "prior_weight": 6.0},
+        {"surround": True, "branch_sees_surround": True, "prior_weight": 6.0, "weighted": False},
     ),
     "paper-vggf": Preset(
         "the paper's recipe on VGG-F: SGD, one image a step, five scales, flips, the whole network learns",

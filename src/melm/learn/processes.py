@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +41,9 @@ class Processes:
         if self.world == 1:
             return module
         devices = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(module, device_ids=devices, broadcast_buffers=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # newer versions of PyTorch have another name for it
+            return DistributedDataParallel(module, device_ids=devices, broadcast_buffers=False)
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes."""

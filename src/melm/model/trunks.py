@@ -74,6 +74,12 @@ class FrozenTrunk(nn.Module):
             frame, inner, ring, within = frame_and_ring(there)
             for part, (outer, hole) in zip(parts, ((there, None), (frame, inner), (ring, within)), strict=False):
                 part[rows.to(device)] = region_mean(map, outer, 1 / self.backbone.stride, hole)
+        if surround:  # a box that covers the picture has no ring: then there is no contrast with it either
+            height, width = pixels.shape[:2]
+            whole = (
+                (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= boxes.new_tensor([width, height])).all(dim=1)
+            ).to(device)
+            parts[2][whole] = parts[1][whole]
         return Regions(*parts)
 
     def fit(self, samples: Tensor) -> None:

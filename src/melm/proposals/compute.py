@@ -38,6 +38,8 @@ def compute_proposals(
         boxes = np.concatenate([boxes, [[0, 0, width, height]]])
         scores = np.concatenate([scores, [0.0]])
     prior = straddling(small, boxes * little / large)
+    if settings.whole_image and len(boxes) > 1:
+        prior[-1] = prior[:-1].mean()  # nothing can straddle the edge of the picture: that is no evidence
     order = np.arange(len(boxes))  # edge boxes and files come in an order of their own
     if settings.method.startswith("selective-search"):
         found = len(boxes) - settings.whole_image
