@@ -21,9 +21,9 @@ from melm.learn.presets import LearnConfig, learn_config
 from melm.learn.train import train
 from melm.measure.average_precision import average_precision
 from melm.measure.corloc import CorLoc, corloc
-from melm.measure.of_run import look_at
+from melm.measure.of_run import Seen, look_at
 from melm.measure.truth import Truth, read_truth
-from melm.progress import duration
+from melm.progress import Steps, duration
 from melm.proposals import ProposalSettings, make_proposals
 from melm.show.drawings import contact_sheet, draw_detections
 from melm.show.tables import table
@@ -62,7 +62,7 @@ def demo_config(method: str, seed: int, settings: dict[str, Any]) -> LearnConfig
     return learn_config("fast", method, changes)
 
 
-def run_demo(folder: Path, train_images: int = 200, test_images: int = 60, seed: int = 0) -> dict[str, Outcome]:
+def run_demo(folder: Path, train_images: int = 300, test_images: int = 60, seed: int = 0) -> dict[str, Outcome]:
     """Makes the data, learns with MELM and with WSDDN, detects on held-out images, measures, draws."""
     started = time.monotonic()
     os.environ.setdefault("MELM_CACHE", str((folder / "cache").absolute()))
@@ -85,9 +85,9 @@ def run_demo(folder: Path, train_images: int = 200, test_images: int = 60, seed:
 
 def measure(run: Path, photos: Path) -> Outcome:
     """CorLoc and localization randomness on the images learned from, average precision on the held-out ones."""
-    looking = Looking(load(run, DetectSettings(max_boxes=0)))
-    learned = look_at(looking, *_with_keys(looking, photos, "train"), read_truth(Source(photos / "train.json")))
-    held_out = look_at(looking, *_with_keys(looking, photos, "test"))
+    looking = Looking(load(run, DetectSettings(max_boxes=0)), keep=True)
+    learned = _looked(looking, photos, "train")
+    held_out = _looked(looking, photos, "test")
     randomness = learned.randomness
     return Outcome(
         corloc(read_truth(Source(photos / "train.json")), learned.detections, learned.tags),
@@ -98,10 +98,12 @@ def measure(run: Path, photos: Path) -> Outcome:
     )
 
 
-def _with_keys(looking: Looking, photos: Path, split: str) -> tuple[Any, list[str]]:
+def _looked(looking: Looking, photos: Path, split: str) -> Seen:
     images = read_tags(Source(photos / f"{split}-tags.csv"))
     done = make_proposals(images, looking.proposals, available_cores())
-    return images, [str(result.key) for result in done]
+    with Steps(f"looking at {split} images", len(images)) as steps:
+        truth = read_truth(Source(photos / f"{split}.json"))
+        return look_at(looking, images, [str(result.key) for result in done], truth, steps.advance)
 
 
 def outcome_table(outcomes: dict[str, Outcome]) -> str:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from pathlib import Path
+from typing import IO
+
+from melm.errors import UsageError
+
+if sys.platform != "win32":
+    import fcntl
 
 STALE = 24 * 3600  # seconds after which what a killed writer left may go
 
@@ -40,3 +47,16 @@ def remove_leftovers(folder: Path) -> None:
                 left.unlink()
         except FileNotFoundError:
             continue  # another process was quicker
+
+
+def lock(file: IO[bytes], path: Path) -> None:
+    """Two writers of one file would undo each other's work. The lock goes when the process ends, however it ends."""
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{path}: another process is writing it. Wait for that one, or name another folder"
+            ) from None
+        except OSError:
+            pass  # a file system without locks

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from melm.boxes import nms, ranked
 from melm.config import reads_discovery
-from melm.data.images import decode_image, read_bytes
+from melm.data.images import read_image
 from melm.detect.detections import Detections, no_detections
 from melm.errors import UsageError, one_of
 from melm.learn.model_file import Learned, load_model
 from melm.learn.network import Network
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import device_named
+from melm.model.branches import Regions
 from melm.model.melm import Output
 from melm.model.trunks import FrozenTrunk, Pixels
 from melm.proposals import Proposals, ProposalSettings, compute_proposals
@@ -74,7 +75,7 @@ class Detector:
 
     def __call__(self, image: Pixels | Path | str, proposals: Proposals | None = None) -> Detections:
         """What is found in an upright RGB image (H, W, 3) or an image file."""
-        pixels = image if isinstance(image, np.ndarray) else decode_image(read_bytes(Path(image)), Path(image))[0]
+        pixels = image if isinstance(image, np.ndarray) else read_image(Path(image))
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             raise ValueError(f"an image of {pixels.shape}, {pixels.dtype}; bytes of shape (H, W, 3) were expected")
         if proposals is None:
@@ -120,7 +121,7 @@ class Detector:
 
 
 @torch.no_grad()
-def forward(network: Network, strength: float, regions, proposals: Proposals) -> Output:  # type: ignore[no-untyped-def]
+def forward(network: Network, strength: float, regions: Regions, proposals: Proposals) -> Output:
     """MELM on the regions of one image, as at detection. Where it feeds back the objectness of the preceding iteration, that of a
     first pass stands for it."""
     device = next(network.melm.parameters()).device

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,7 @@ from typing import Any
 from melm.detect.detections import Detections
 from melm.detect.lines import Result, damaged, line_of, parsed
 from melm.errors import MelmError, UsageError
-from melm.files import write_whole
-
-if sys.platform != "win32":
-    import fcntl
+from melm.files import lock, write_whole
 
 RESULTS, SETTINGS = "detections.jsonl", "detections.settings.json"
 SYNC_SECONDS = 5.0  # what a power cut can cost; a killed process loses nothing
@@ -44,7 +40,7 @@ class ResultsFile:
         except OSError as error:
             raise _unwritable(self.path, error) from None
         try:
-            self._lock()
+            lock(self._file, self.path)
             self._start({**settings, "classes": list(self.names)}, overwrite)
         except BaseException:
             self._file.close()
@@ -95,18 +91,6 @@ class ResultsFile:
     def _sync(self) -> None:
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
-
-    def _lock(self) -> None:
-        """Two writers of one file would undo each other's work. The lock goes when the process ends, however it ends."""
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(
-                    f"{self.path}: another process is writing it. Wait for that one, or name another folder"
-                ) from None
-            except OSError:
-                pass  # a file system without locks
 
     def _start(self, settings: Mapping[str, Any], overwrite: bool) -> None:
         """Compares the settings, finds what is done, and cuts off a line that a killed process left unfinished."""

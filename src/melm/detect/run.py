@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from melm.data.images import decode_image, read_bytes
+from melm.data.images import read_image
 from melm.data.records import TaggedImage
 from melm.detect.detections import Detections, no_detections
 from melm.detect.detector import Detector, branch_scores, forward
@@ -23,23 +24,32 @@ from melm.proposals import Proposals, ProposalSettings, ProposalStore, ReadyMade
 
 
 class Looking:
-    """A detector with the proposals and, where they are, the stored features of images."""
+    """A detector with the proposals and, where they are, the stored features of images.
 
-    def __init__(self, detector: Detector, proposals: ProposalSettings | None = None) -> None:
-        self.detector = detector
+    With `keep`, features that are not in the store are put there: for images that will be looked at again.
+    """
+
+    def __init__(self, detector: Detector, proposals: ProposalSettings | None = None, keep: bool = False) -> None:
+        self.detector, self.keep = detector, keep
         self.proposals = ProposalStore(proposals or detector.proposal_settings)
         trunk = detector.network.trunk
         single = isinstance(trunk, FrozenTrunk) and detector.settings.views == "single"
         self.regions = RegionStore(trunk, self.proposals.settings) if single else None  # type: ignore[arg-type]
+        if self.regions and keep:
+            self.regions.prepare()
 
     def outputs(self, key: str, path: Path) -> tuple[list[Output], Proposals]:
         """What the network says of an image in every view; of stored features, if they are there."""
         found = self.found(key, path)
         stored = self.regions.get(key) if self.regions else None
+        if self.regions and self.keep and (stored is None or stored.shape[1] != len(found)):
+            pixels = read_image(path)
+            self.regions.put(key, self.detector.network.trunk.look(pixels, torch.from_numpy(found.boxes), None))
+            stored = self.regions.get(key)
         if self.regions is not None and stored is not None and stored.shape[1] == len(found):
             network = self.detector.network
             return [forward(network, self.detector.learned.strength, self.regions.regions(key), found)], found
-        pixels = decode_image(read_bytes(path), path)[0]
+        pixels = read_image(path)
         return self.detector.outputs(pixels, found), found
 
     def found(self, key: str, path: Path) -> Proposals:

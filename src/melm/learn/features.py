@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from melm.data.images import decode_image, read_bytes
+from melm.data.images import read_image
 from melm.data.records import TaggedImage
 from melm.errors import MelmError
 from melm.files import cache_folder, write_whole
 from melm.learn.region_store import RegionStore, trunk_digest
-from melm.model.trunks import FrozenTrunk, Pixels
-from melm.proposals import ProposalStore
+from melm.model.trunks import FrozenTrunk
+from melm.proposals import Proposals, ProposalStore
 
 FITTED_ON = 64  # images: enough boxes for the principal components of 1,280 channels
 BOXES_OF_EACH = 1000
@@ -44,7 +44,7 @@ def fit_basis(
         for i in chosen:
             boxes = torch.from_numpy(boxes_of(proposals, keys[i], images[i].path).boxes)
             some = torch.linspace(0, len(boxes) - 1, min(len(boxes), BOXES_OF_EACH)).long()
-            samples.append(trunk.look_wide(read_pixels(images[i].path, keys[i]), boxes[some]).cpu())
+            samples.append(trunk.look_wide(read_image(images[i].path), boxes[some]).cpu())
             advance()
         trunk.fit(torch.cat(samples))
         try:
@@ -72,13 +72,13 @@ def make_regions(
         found = boxes_of(proposals, key, image.path)
         there = store.get(key)
         if there is None or there.shape[1] != len(found):
-            store.put(key, trunk.look(read_pixels(image.path, key), torch.from_numpy(found.boxes)))
+            store.put(key, trunk.look(read_image(image.path), torch.from_numpy(found.boxes)))
             made += 1
         advance()
     return made
 
 
-def boxes_of(proposals: ProposalStore, key: str, path: Path):  # type: ignore[no-untyped-def]
+def boxes_of(proposals: ProposalStore, key: str, path: Path) -> Proposals:
     """The proposals of an image, which must be there and not be none."""
     found = proposals.get(key)
     if found is None:
@@ -86,8 +86,3 @@ def boxes_of(proposals: ProposalStore, key: str, path: Path):  # type: ignore[no
     if not len(found):
         raise MelmError(f"{path}: no proposals; every side would be below {proposals.settings.min_side:g} pixels")
     return found
-
-
-def read_pixels(path: Path, key: str | None = None) -> Pixels:
-    """An image as an upright RGB array."""
-    return decode_image(read_bytes(path), path)[0]

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from melm.data.images import read_image
 from melm.data.records import TaggedImages
-from melm.learn.features import boxes_of, read_pixels
+from melm.learn.features import boxes_of
 from melm.learn.presets import LearnConfig
 from melm.learn.region_store import RegionStore
 from melm.model.branches import Regions
@@ -80,7 +81,7 @@ class Items:
         random = np.random.default_rng([self.config.seed, epoch, 1, index])
         scale = int(random.choice(self.config.scales))
         flip = bool(self.config.flips and random.random() < 0.5)
-        return Item(index, *of_image, pixels=read_pixels(path), scale=scale, flip=flip)
+        return Item(index, *of_image, pixels=read_image(path), scale=scale, flip=flip)
 
 
 def prepared(load: Callable[[int], Item], indices: Iterable[int]) -> Iterator[Item]:

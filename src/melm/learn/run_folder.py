@@ -16,7 +16,7 @@ import torch
 
 from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError
-from melm.files import write_whole
+from melm.files import lock, write_whole
 
 PACKAGES = ("melm", "torch", "numpy", "numba", "opencv-contrib-python-headless", "pillow", "safetensors")
 RUN_FILES = ("run.json", "log.jsonl", "checkpoint.json", "model.json")
@@ -122,6 +122,7 @@ class RunFolder:
         path = self.path / "log.jsonl"
         try:
             self._log = path.open("r+b" if path.exists() else "w+b", buffering=0)
+            lock(self._log, path)
             length = min(length, path.stat().st_size)  # a log that was cut is gone on with as it is
             self._log.truncate(length)
             self._log.seek(length)

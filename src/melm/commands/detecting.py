@@ -1,0 +1,152 @@
+"""`melm detect` and `melm demo`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from melm.commands.options import Name, taken, workers_option
+from melm.data.formats import FORMATS
+from melm.errors import UsageError
+from melm.proposals.record import FILE_BOXES, METHODS
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for what is found.")
+@click.option("--format", type=Name("format", tuple(FORMATS)), help="How PATHS are laid out, if they are data sets.")
+@click.option("--split", help="Part of a data set.")
+@click.option("--branch", help="discovery, 'localization 1' and so on, or mean; the method's own if not given.")
+@click.option(
+    "--views",
+    type=Name("views", ("single", "flip", "paper")),
+    default="single",
+    show_default=True,
+    help="How many looks are averaged; paper: every scale, mirrored too.",
+)
+@click.option(
+    "--nms",
+    type=float,
+    help="Overlap above which the weaker of two boxes of a class goes.  [default: 0.3, discovery 0.4]",
+)
+@click.option(
+    "--min-score",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Boxes below are not kept. Above 0 it costs average precision.",
+)
+@click.option(
+    "--max-boxes", type=int, default=300, show_default=True, help="Most boxes an image, over all classes; 0 for all."
+)
+@click.option(
+    "--proposals",
+    "proposal_method",
+    type=Name("proposal method", METHODS),
+    help="How boxes are found; as for learning if not given.",
+)
+@click.option(
+    "--file", type=click.Path(path_type=Path), help="Boxes somebody made for these images: .mat, .npz or .pkl."
+)
+@click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes.")
+@click.option(
+    "--to",
+    "formats",
+    multiple=True,
+    type=Name("result format", ("table", "coco", "comp4")),
+    help="Write detections.csv, detections.coco.json or the VOC devkit's comp4 files; can be repeated.  [default: table]",
+)
+@click.option("--draw", is_flag=True, help="Draw the boxes into OUT/drawn.")
+@click.option("--draw-score", type=float, help="Least score of a box that is drawn.  [default: 0.3, discovery 0.03]")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--overwrite", is_flag=True, help="Start anew in OUT.")
+@workers_option
+def detect(
+    run: Path,
+    paths: tuple[Path, ...],
+    out: Path,
+    formats: tuple[str, ...],
+    draw: bool,
+    draw_score: float | None,
+    **options: Any,
+) -> int:
+    """Find objects in images with the detector of RUN: PATHS are files, folders or data sets.
+
+    Every image is a line of OUT/detections.jsonl as soon as it is done; the same command goes on where it was stopped.
+
+    \b
+    Example:
+      melm detect runs/birds new-photos/ --out found --draw
+      melm detect runs/voc VOC2007 --split val --views flip --out found --to comp4
+    """
+    from melm.data.finding import find_images
+    from melm.data.images import read_image
+    from melm.detect.detector import DetectSettings, load
+    from melm.detect.results import RESULTS, read_results
+    from melm.detect.run import detect_images
+    from melm.export.detections import require_comp4_names, write_coco_results, write_comp4, write_table
+    from melm.proposals import ProposalSettings, ReadyMade
+    from melm.show.drawings import save_drawing
+
+    settings = DetectSettings(**taken(options, "branch", "views", "nms", "min_score", "max_boxes"))
+    detector = load(run, settings, options.pop("device"))
+    split = options["split"] or "test"
+    if "comp4" in formats:
+        require_comp4_names(detector.classes, split)
+    images = find_images(paths, options.pop("format"), options.pop("split"))
+    file, file_boxes, method = options.pop("file"), options.pop("file_boxes"), options.pop("proposal_method")
+    if file and method not in (None, "file"):
+        raise UsageError(f"--proposals {method} takes no --file")
+    if method == "file" and not file:
+        raise UsageError("--proposals file needs --file")
+    least = draw_score if draw_score is not None else 0.03 if detector.branch == "discovery" else 0.3
+    failed = detect_images(
+        detector,
+        images,
+        out,
+        proposals=ProposalSettings(method) if method and not file else None,
+        proposals_file=ReadyMade(file, file_boxes) if file else None,
+        **taken(options, "workers", "overwrite"),
+    )
+    results = out / RESULTS
+    for format in formats or ("table",):
+        if format == "table":
+            write_table(read_results(results), out / "detections.csv")
+        elif format == "coco":
+            write_coco_results(read_results(results), out / "detections.coco.json")
+        else:
+            write_comp4(read_results(results), out, split, detector.classes)
+    if draw:
+        from melm.progress import Steps
+
+        (out / "drawn").mkdir(exist_ok=True)
+        with Steps("drawing", len(images)) as steps:
+            for id, path, found in read_results(results):
+                save_drawing(out / "drawn" / f"{id.replace('/', '__')}.jpg", read_image(Path(path)), found, least)
+                steps.advance()
+    for text in failed:
+        print(f"error: {text}", file=sys.stderr)
+    print(f"{len(images) - len(failed):,} images in {out}" + (f", {len(failed):,} failed" if failed else ""))
+    return 1 if failed else 0
+
+
+@click.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path), default="demo", show_default=True, help="Folder for everything."
+)
+@click.option("--images", type=click.IntRange(min=30), default=300, show_default=True, help="Images to learn from.")
+@click.option("--test-images", type=click.IntRange(min=10), default=60, show_default=True, help="Images held out.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the data and of learning.")
+def demo(out: Path, images: int, test_images: int, seed: int) -> int:
+    """Do the whole job on a generated data set: tags in, a detector learned, boxes, scores and pictures out.
+
+    Learns with MELM and with WSDDN on the same features, and prints both beside each other. A few minutes on two cores.
+    """
+    from melm.demo import run_demo
+
+    run_demo(out, images, test_images, seed)
+    return 0

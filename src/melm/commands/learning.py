@@ -1,0 +1,172 @@
+"""`melm presets`, `melm features` and `melm train`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from melm.commands.options import Command, Name, data_options, source_of, taken, workers_option
+from melm.errors import UsageError, one_of
+from melm.proposals.record import FILE_BOXES, METHODS
+
+
+def learning_options(command: Command) -> Command:
+    """The options with which `train` and `features` choose what is learned and from which boxes."""
+    for option in reversed(
+        [
+            click.option("--preset", default="fast", show_default=True, help="A recipe; `melm presets` lists them."),
+            click.option("--method", default="L2+ARL", show_default=True, help="MELM, a variant of it, or a rival."),
+            click.option("--backbone", help="Network that looks at the image; the preset's if not given."),
+            click.option("--weights", help="Weights the backbone starts from: a file, an https address, or package."),
+            click.option("--weights-sha256", help="Checksum of the weights; needed for an address."),
+            click.option(
+                "--proposals", "proposal_method", type=Name("proposal method", METHODS), help="How boxes are found."
+            ),
+            click.option("--file", type=click.Path(path_type=Path), help="Boxes somebody made: .mat, .npz or .pkl."),
+            click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes."),
+            click.option("--max-boxes", type=int, help="Most boxes per image.  [default: 2000]"),
+            click.option(
+                "--basis",
+                type=click.Path(path_type=Path),
+                metavar="RUN",
+                help="Read images as this earlier run does, so that what is stored for it serves again.",
+            ),
+            click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
+            click.option(
+                "--set",
+                "changes",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Any other setting, as run.json names it; can be repeated.",
+            ),
+            click.option("--skip-bad", is_flag=True, help="Leave out images that cannot be used, instead of stopping."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
+    """Takes the options of `learning_options` out of a command's options: the configuration, and the ready-made boxes."""
+    from melm.learn.presets import PRESETS, learn_config
+    from melm.proposals import ProposalSettings, ReadyMade
+
+    for text in options.pop("changes"):
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: NAME=VALUE was expected")
+        changes[name.strip()] = _value(value.strip())
+    for name in ("backbone", "weights", "weights_sha256"):
+        given = options.pop(name)
+        if given is not None:
+            changes[name] = given
+    file, file_boxes = options.pop("file"), options.pop("file_boxes")
+    method, most = options.pop("proposal_method"), options.pop("max_boxes")
+    if file and method not in (None, "file"):
+        raise UsageError(f"--proposals {method} takes no --file")
+    if method == "file" and not file:
+        raise UsageError("--proposals file needs --file")
+    settings = {"method": method, "max_boxes": most}
+    if any(value is not None for value in settings.values()):
+        changes["proposals"] = ProposalSettings(**{k: v for k, v in settings.items() if v is not None})  # type: ignore[arg-type]
+    preset = one_of("preset", options.pop("preset"), PRESETS)
+    config = learn_config(preset, options.pop("method"), changes)
+    return config, ReadyMade(file, file_boxes) if file else None
+
+
+def _value(text: str) -> Any:
+    """A value as one would write it: true, 3, 0.5, [192, 288], word."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print every setting as JSON.")
+def presets(as_json: bool) -> int:
+    """List the recipes that `melm train --preset` knows, with what they cost and give."""
+    from melm.learn.presets import PRESETS
+
+    if as_json:
+        print(json.dumps({name: preset.config.as_dict() for name, preset in PRESETS.items()}, indent=1))
+        return 0
+    for name, preset in PRESETS.items():
+        print(f"{name}\n  {preset.summary}\n  cost: {preset.cost}\n  gives: {preset.gives}")
+    return 0
+
+
+@click.command()
+@data_options
+@learning_options
+@workers_option
+def features(workers: int, **options: Any) -> int:
+    """Compute and store what the frozen trunk gives for every image of DATA, ahead of `melm train`.
+
+    \b
+    Example:
+      melm features photos/
+    """
+    from melm.learn.train import features as make_features
+
+    config, ready_made = learning_config(options, {})
+    folder = make_features(
+        source_of(options),
+        config,
+        proposals_file=ready_made,
+        workers=workers,
+        say=print,
+        **taken(options, "basis", "device", "skip_bad"),
+    )
+    print(f"kept in {folder}")
+    return 0
+
+
+@click.command()
+@data_options
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the run.")
+@learning_options
+@click.option("--epochs", type=int, help="Times every image is seen; the preset's if not given.")
+@click.option("--learning-rate", type=float, help="The preset's if not given; a tenth of it for the last quarter.")
+@click.option("--accumulate", type=int, help="Images a step and process; the preset's if not given.")
+@click.option(
+    "--precision", type=Name("precision", ("fp32", "bf16", "fp16")), help="Of the step, on a GPU.  [default: fp32]"
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
+@click.option("--overwrite", is_flag=True, help="Start the run in --out anew.")
+@click.option("--tensorboard", is_flag=True, help="Write TensorBoard files into the run too.")
+@workers_option
+def train(out: Path, workers: int, overwrite: bool, tensorboard: bool, **options: Any) -> int:
+    """Learn a detector from the tags of DATA. The same command goes on where it was stopped.
+
+    Proposals and the features of a frozen trunk are made first where they are not in the store. For several processes or
+    machines: torchrun --nproc-per-node N -m melm train ...
+
+    \b
+    Example:
+      melm train photos/ --out runs/birds
+      melm train VOC2007 --split train --out runs/voc --method OICR --seed 1
+    """
+    from melm.learn.train import train as learn_detector
+
+    changes = {name: options.pop(name) for name in ("epochs", "learning_rate", "accumulate", "precision", "seed")}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if "epochs" in changes:
+        changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)
+    config, ready_made = learning_config(options, changes)
+    learn_detector(
+        source_of(options),
+        out,
+        config,
+        proposals_file=ready_made,
+        workers=workers,
+        overwrite=overwrite,
+        tensorboard=tensorboard,
+        say=print,
+        **taken(options, "basis", "device", "skip_bad"),
+    )
+    return 0

@@ -1,0 +1,82 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from melm.data import Source
+from melm.data.formats import FORMATS
+from melm.errors import UsageError, one_of
+from melm.workers import available_cores
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]
+    """One of several names, with "did you mean" for a mistyped one."""
+
+    def __init__(self, what: str, names: tuple[str, ...]) -> None:
+        self.name, self.names = what, names
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"[{'|'.join(self.names)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return one_of(self.name, value, self.names)
+
+
+def data_options(command: Command) -> Command:
+    """The argument DATA and the options with which every command reads it."""
+    for option in reversed(
+        [
+            click.argument("data", type=click.Path(path_type=Path)),
+            click.option(
+                "--format",
+                type=Name("format", tuple(FORMATS)),
+                help="How DATA is laid out; found by looking if not given.",
+            ),
+            click.option("--split", help="Part of the data: train, val, trainval, test, ... as the format names them."),
+            click.option(
+                "--images",
+                type=click.Path(path_type=Path),
+                help="Folder of the images, where the data does not lie beside them.",
+            ),
+            click.option("--classes", help="Only these classes, separated by commas."),
+            click.option(
+                "--background", metavar="CLASS", help="A class whose images are known to show none of the others."
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def workers_option(command: Command) -> Command:
+    return click.option(
+        "--workers", type=click.IntRange(min=1), default=available_cores, show_default="all cores", help="Processes."
+    )(command)
+
+
+def source_of(options: dict[str, Any]) -> Source:
+    """Takes the options of `data_options` out of a command's options."""
+    classes = options.pop("classes")
+    names = None if classes is None else tuple(name.strip() for name in classes.split(",") if name.strip())
+    if names is not None and (not names or len(set(names)) < len(names)):
+        raise UsageError(f"--classes {classes}: names separated by commas, each once, were expected")
+    return Source(
+        options.pop("data"),
+        options.pop("format"),
+        options.pop("split"),
+        options.pop("images"),
+        names,
+        options.pop("background"),
+    )
+
+
+def taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Takes some options out of a command's options."""
+    return {name: options.pop(name) for name in names}
