@@ -25,6 +25,7 @@ from melm.learn.network import Network, build_network
 from melm.learn.presets import learn_config
 from melm.learn.region_store import RegionStore
 from melm.model.branches import Regions
+from melm.model.cliques import coordinate_order
 from melm.model.melm import MinEntropyLoss
 from melm.model.pooling import roi_pool
 from melm.model.trunks import FrozenTrunk, resized
@@ -140,6 +141,7 @@ def step_parts(
     prior = torch.rand(len(boxes))
     tags, known = torch.zeros(CLASSES), torch.ones(CLASSES)
     tags[3] = tags[7] = 1
+    order = coordinate_order(boxes)  # made with the input, in a thread of its own
     learned = [p for p in melm.parameters() if p.requires_grad and (maps is None or p.ndim < 4)]
     output = melm(regions, boxes, prior, 0.3)
     logits = [
@@ -157,9 +159,9 @@ def step_parts(
     every["layers, forward"] = whole - cliques - probabilities
     every["cliques"] = cliques
     every["probabilities and entropies, forward"] = probabilities + median(
-        lambda: loss_of(output, boxes, tags, known), repeats
+        lambda: loss_of(output, boxes, tags, known, order), repeats
     )
-    total = loss_of(output, boxes, tags, known).total
+    total = loss_of(output, boxes, tags, known, order).total
     every["entropies, backward"] = median(lambda: torch.autograd.grad(total, logits, retain_graph=True), repeats)
     slopes = torch.autograd.grad(total, logits, retain_graph=True)
     wanted = learned + ([regions.box] if maps is not None else [])

@@ -56,7 +56,6 @@ def demo_config(method: str, seed: int, settings: dict[str, Any]) -> LearnConfig
         "scales": (192, 288, 416, 608),
         "epochs": 6,
         "drop_after": 4,
-        "accumulate": 1,
         "seed": seed,
     }
     return learn_config("fast", method, changes)

@@ -18,6 +18,7 @@ from melm.learn.features import boxes_of
 from melm.learn.presets import LearnConfig
 from melm.learn.region_store import RegionStore
 from melm.model.branches import Regions
+from melm.model.cliques import coordinate_order
 from melm.model.trunks import Pixels
 from melm.proposals import ProposalStore
 
@@ -31,6 +32,7 @@ class Item:
     index: int
     proposals: Tensor  # (N, 4)
     prior: Tensor  # (N,)
+    order: Tensor  # (N,) the proposals by coordinates
     tags: Tensor  # (K,)
     known: Tensor  # (K,)
     regions: Regions | None = None
@@ -42,10 +44,9 @@ class Item:
         if device.type == "cpu":
             return self
         regions = self.regions.each(lambda part: part.to(device)) if self.regions else None
-        proposals, prior, tags, known = (
-            part.to(device) for part in (self.proposals, self.prior, self.tags, self.known)
-        )
-        return replace(self, proposals=proposals, prior=prior, tags=tags, known=known, regions=regions)
+        proposals, prior, order = (part.to(device) for part in (self.proposals, self.prior, self.order))
+        tags, known = self.tags.to(device), self.known.to(device)
+        return replace(self, proposals=proposals, prior=prior, order=order, tags=tags, known=known, regions=regions)
 
 
 class Items:
@@ -75,7 +76,8 @@ class Items:
         """The image as this epoch sees it: a tuned trunk's scale and flip are drawn from seed, epoch and image."""
         key, path = self.keys[index], self.images[index].path
         found = boxes_of(self.proposals, key, path)
-        of_image = (torch.from_numpy(found.boxes), torch.from_numpy(found.prior), self.tags[index], self.known[index])
+        boxes, prior = torch.from_numpy(found.boxes), torch.from_numpy(found.prior)
+        of_image = (boxes, prior, coordinate_order(boxes), self.tags[index], self.known[index])
         if self.stored is not None:
             return Item(index, *of_image, regions=self.stored.regions(key))
         random = np.random.default_rng([self.config.seed, epoch, 1, index])

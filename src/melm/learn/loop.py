@@ -45,7 +45,8 @@ class Step(nn.Module):
             assert item.pixels is not None
             regions = self.network.trunk.look(item.pixels, item.proposals, item.scale, item.flip)
         output = self.network.melm(regions, item.proposals, item.prior, strength, previous)
-        return self.loss(output, item.proposals, item.tags, item.known), output.objectness
+        losses = self.loss(output, item.proposals, item.tags, item.known, item.order)
+        return losses, output.objectness
 
 
 @dataclass

@@ -68,14 +68,15 @@ def make_labels(
         near = inside  # as printed, all of Omega
     classes, confidence = objects.classes[which], objects.confidence[which].to(log_prob.dtype)
     weight = torch.ones_like(best) if reading in ("confident_target", "literal", "smoothed") else confidence
-    prob = log_prob.exp().gather(1, classes[:, None])[:, 0]  # (N,) p(y*, h)
     if reading in ("soft", "confident_target"):
         on_class = kernel(best, a) * (confidence if reading == "confident_target" else 1)
     elif reading == "hard":
         on_class = torch.ones_like(best)
     elif reading == "literal":
+        prob = log_prob.gather(1, classes[:, None])[:, 0].exp()  # (N,) p(y*, h)
         on_class = _mean_around_object(prob, best, near, which, len(objects), a)
     else:
+        prob = log_prob.gather(1, classes[:, None])[:, 0].exp()
         on_class = _mean_around_each(prob, proposals, near, which, len(objects), a)
     on_class = torch.where(near, on_class, 0)
     target.scatter_(1, classes[:, None], on_class[:, None])

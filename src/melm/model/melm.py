@@ -116,11 +116,14 @@ class MinEntropyLoss(nn.Module):
         super().__init__()
         self.config = config
 
-    def forward(self, output: Output, proposals: Tensor, tags: Tensor, known: Tensor) -> Losses:
-        """The loss of one image with `tags` (K,) and `known` (K,), both of 0 and 1."""
+    def forward(
+        self, output: Output, proposals: Tensor, tags: Tensor, known: Tensor, order: Tensor | None = None
+    ) -> Losses:
+        """The loss of one image with `tags` (K,) and `known` (K,), both of 0 and 1. `order` is the proposals' order by
+        coordinates, where it is known already."""
         tags, known = tags.to(output.log_prob.dtype), known.to(output.log_prob.dtype)
         tagged = torch.nonzero(tags * known)[:, 0]  # (P,)
-        order = coordinate_order(proposals)
+        order = coordinate_order(proposals) if order is None else order
         discovery = self.discovery_loss(output, tags, known)
         found = [self.first_objects(output, proposals, tagged, order)]
         localization = []
