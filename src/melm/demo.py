@@ -32,7 +32,7 @@ from melm.workers import available_cores
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     # as published: the location stream reads the box alone
     "WSDDN": ("WSDDN", {"surround": False, "prior_weight": 0.0}),
-    "MELM": ("L2+ARL", {"clique_iou": 0.9, "objects": "top"}),
+    "MELM": ("MELM", {"clique_iou": 0.9, "objects": "top"}),
 }
 SHOWN = 12  # pictures on a sheet
 

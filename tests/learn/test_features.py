@@ -14,7 +14,7 @@ from melm.learn.data import starting_backbone
 from melm.learn.features import fit_basis, make_regions
 from melm.learn.model_file import load_model
 from melm.learn.network import build_network
-from melm.learn.region_store import RegionStore
+from melm.learn.region_store import VERSION, RegionStore
 from melm.learn.train import features
 from melm.model.branches import Regions
 from melm.model.trunks import FrozenTrunk, TunedTrunk, mirrored, mirrored_boxes
@@ -212,6 +212,6 @@ def test_the_features_command(small_scenes, copied_cache, tmp_path, command):
     (folder,) = (copied_cache / "features").glob("resnet18-*")
     assert f"kept in {folder}" in result.stdout
     shapes = {np.load(path).shape[::2] for path in folder.rglob("*.npy")}
-    assert shapes == {(3, 8)} and json.loads((folder / "about.json").read_text())["version"] == 1
+    assert shapes == {(3, 8)} and json.loads((folder / "about.json").read_text())["version"] == VERSION
     result = command("features", small_scenes / "few.csv", "--preset", "paper-vggf")
     assert result.returncode == 2 and "nothing of it can be stored" in result.stderr

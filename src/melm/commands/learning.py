@@ -18,7 +18,7 @@ def learning_options(command: Command) -> Command:
     for option in reversed(
         [
             click.option("--preset", default="fast", show_default=True, help="A recipe; `melm presets` lists them."),
-            click.option("--method", default="L2+ARL", show_default=True, help="MELM, a variant of it, or a rival."),
+            click.option("--method", help="MELM, a variant of it, or a rival; the preset's own if not given."),
             click.option("--backbone", help="Network that looks at the image; the preset's if not given."),
             click.option("--weights", help="Weights the backbone starts from: a file, an https address, or package."),
             click.option("--weights-sha256", help="Checksum of the weights; needed for an address."),

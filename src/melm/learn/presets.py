@@ -99,6 +99,7 @@ class Preset:
     cost: str
     gives: str
     config: LearnConfig
+    method: str = "L2+ARL"  # unless another is asked for
     inputs: Mapping[str, Any] = field(default_factory=dict)  # what every method reads on this trunk
 
     def configured(self, method: str, changes: Mapping[str, Any]) -> LearnConfig:
@@ -145,26 +146,29 @@ PRESETS: dict[str, Preset] = {
         "two cores: 0.5 to 1.3 s an image for proposals, 0.7 s for the trunk, then 0.1 s an image and epoch",
         "the default where there is no GPU",
         LearnConfig(preset="fast"),
-        {"surround": True, "branch_sees_surround": True, "prior_weight": 6.0, "weighted": False},
+        "MELM",
+        {"surround": True, "branch_sees_surround": True, "prior_weight": 6.0},
     ),
     "paper-vggf": Preset(
         "the paper's recipe on VGG-F: SGD, one image a step, five scales, flips, the whole network learns",
         "made for a GPU; two cores: about 5 s an image and epoch. Needs imagenet-vgg-f.mat (--weights)",
         "the paper: VOC 2007 CorLoc 58.4, test mAP 38.4 (L+RL); not reproduced here yet",
         _PAPER,
-        {"localization_weight": 0.1},
+        inputs={"localization_weight": 0.1},
     ),
     "paper-vgg16": Preset(
         "the paper's recipe on VGG16",
         "made for a GPU; two cores: about 18 s an image and epoch. Needs VGG16 weights (--weights)",
         "the paper: VOC 2007 CorLoc 61.4, test mAP 47.3; not reproduced here yet",
         replace(_PAPER, preset="paper-vgg16", backbone="vgg16", weights="vgg16.pth"),
-        {"localization_weight": 0.1},
+        inputs={"localization_weight": 0.1},
     ),
 }
 
 
-def learn_config(preset: str = "fast", method: str = "L2+ARL", changes: Mapping[str, Any] | None = None) -> LearnConfig:
-    """A preset with a method of the paper's tables on it and some settings changed by name."""
-    one_of("method", method, METHODS)
-    return PRESETS[one_of("preset", preset, PRESETS)].configured(method, changes or {})
+def learn_config(
+    preset: str = "fast", method: str | None = None, changes: Mapping[str, Any] | None = None
+) -> LearnConfig:
+    """A preset with its own method or another one on it, and some settings changed by name."""
+    chosen = PRESETS[one_of("preset", preset, PRESETS)]
+    return chosen.configured(one_of("method", method or chosen.method, METHODS), changes or {})
