@@ -102,6 +102,14 @@ def test_every_format_and_drawings(small_scenes, learned, command, tmp_path):
     assert all(min(Image.open(path).size) >= 120 for path in drawn)
 
 
+def test_drawings_inside_the_folder_are_not_looked_at_in_turn(own_scenes, learned, command):
+    out = own_scenes / "test" / "found"
+    for _ in range(2):
+        result = detect(command, learned.run, own_scenes / "test", "--out", out, "--draw")
+        assert result.returncode == 0 and "4 images in" in result.stdout, result.stderr
+    assert len(results_of(out)) == len(list((out / "drawn").iterdir())) == 4
+
+
 def test_a_bad_image_is_named_and_the_others_are_done(own_scenes, learned, command, tmp_path):
     bad, out = own_scenes / "test" / "00001.jpg", tmp_path / "out"
     good = bad.read_bytes()

@@ -98,6 +98,7 @@ def detect(
     if "comp4" in formats:
         require_comp4_names(detector.classes, split)
     images = find_images(paths, options.pop("format"), options.pop("split"))
+    images = [image for image in images if not image.path.is_relative_to(out.absolute())]  # drawn by an earlier start
     file, file_boxes, method = options.pop("file"), options.pop("file_boxes"), options.pop("proposal_method")
     if file and method not in (None, "file"):
         raise UsageError(f"--proposals {method} takes no --file")
