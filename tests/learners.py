@@ -40,11 +40,11 @@ TUNED = {  # a trunk that learns along, for few images
 }
 
 
-def small_config(method="L2+ARL", **changes):
+def small_config(method="MELM", **changes):
     return learn_config("fast", method, {**SMALL, **changes})
 
 
-def small_train(data, out, method="L2+ARL", config=None, **options):
+def small_train(data, out, method="MELM", config=None, **options):
     """Learns from DATA (a path or a Source) in this process. What is not an option of `train` is a setting."""
     of_train = ("overwrite", "skip_bad", "basis", "after_epoch", "say", "proposals_file")
     given = {name: options.pop(name) for name in of_train if name in options}
