@@ -16,7 +16,6 @@ from melm.learn.processes import Processes
 from melm.learn.region_store import RegionStore
 from melm.model.backbones import Backbone, build_backbone, load_weights
 from melm.model.trunks import FrozenTrunk
-from melm.progress import Steps
 from melm.proposals import Done, ProposalStore, ReadyMade, make_proposals, settings_for_file
 from melm.workers import available_cores
 
@@ -74,7 +73,7 @@ def prepare(
     store = ProposalStore(config.proposals)
     cores = workers or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     mine = processes.share(list(images))
-    with Steps("proposals", len(mine)) as steps:
+    with processes.steps("proposals", len(mine)) as steps:
         done = make_proposals(mine, store, cores, ready_made, steps.advance)
     results = {result.id: result for share in processes.gather(done) for result in share}
     bad = [_complaint(results[image.id], image.path, config) for image in images]
@@ -126,13 +125,13 @@ def read_features(
         trunk.basis.copy_(basis[1])
     else:
         if processes.first:
-            with Steps("components", min(FITTED_ON, len(ready.keys))) as steps:
+            with processes.steps("components", min(FITTED_ON, len(ready.keys))) as steps:
                 fit_basis(trunk, ready.images, ready.keys, ready.proposals, steps.advance)
         processes.wait()
         fit_basis(trunk, ready.images, ready.keys, ready.proposals)  # all the others read what the first has kept
     store = RegionStore(trunk, ready.proposals.settings)
     mine, keys = processes.share(list(ready.images)), processes.share(ready.keys)
-    with Steps("features", len(mine)) as steps:
+    with processes.steps("features", len(mine)) as steps:
         make_regions(trunk, mine, keys, ready.proposals, store, steps.advance)
     processes.wait()
     return store

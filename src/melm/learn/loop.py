@@ -24,7 +24,6 @@ from melm.learn.run_folder import RunFolder
 from melm.model.cliques import NotFinite
 from melm.model.melm import Losses, MinEntropyLoss
 from melm.model.recurrence import feedback_strength
-from melm.progress import Steps
 
 SAVE_EVERY = 60.0  # seconds
 AFTER_EPOCH = Callable[[int, Network, float], dict[str, float] | None]  # epochs done, network, r: figures for the log
@@ -113,7 +112,7 @@ def learn(learner: Learner, after_epoch: AFTER_EPOCH | None, on_log: Callable[[d
     batch = config.accumulate * processes.world  # images a step
     steps = math.ceil(len(items) / batch)
     started, saved, spent = time.monotonic(), time.monotonic(), position.seconds
-    with Steps("learning", config.epochs * steps, done=position.epoch * steps + position.step) as progress:
+    with processes.steps("learning", config.epochs * steps, position.epoch * steps + position.step) as progress:
         while position.epoch < config.epochs:
             epoch = position.epoch
             strength = feedback_strength(epoch / config.epochs, config.settings.feedback_rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from melm.errors import UsageError, one_of
+from melm.progress import Steps
 
 Thing = TypeVar("Thing")
 DEVICES = ("auto", "cpu", "cuda")
@@ -35,6 +37,10 @@ class Processes:
     def share(self, things: Sequence[Thing]) -> Sequence[Thing]:
         """This process's part of some work."""
         return things[self.rank :: self.world]
+
+    def steps(self, name: str, total: int, done: int = 0) -> Steps:
+        """Progress, which only the first process shows."""
+        return Steps(name, total, None if self.first else io.StringIO(), done)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module, with gradients averaged over all processes."""
