@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from melm.errors import UsageError
+from melm.errors import MelmError, UsageError
 
 if sys.platform != "win32":
     import fcntl
@@ -47,6 +49,18 @@ def remove_leftovers(folder: Path) -> None:
                 left.unlink()
         except FileNotFoundError:
             continue  # another process was quicker
+
+
+def prepare_store(folder: Path, name: str, about: Mapping[str, object]) -> None:
+    """Makes the folder of a store, writes what it is about into it, and clears what killed writers left."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / name, json.dumps(about, indent=1).encode())
+    except OSError as error:
+        raise MelmError(f"{folder}: cannot be written ({error.strerror}). Name another place with MELM_CACHE") from None
+    for inner in folder.iterdir():
+        if inner.is_dir():
+            remove_leftovers(inner)
 
 
 def lock(file: IO[bytes], path: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from melm.errors import MelmError
-from melm.files import cache_folder, remove_leftovers, write_whole
+from melm.files import cache_folder, prepare_store, write_whole
 from melm.model.branches import Regions
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import ProposalSettings
@@ -34,16 +34,7 @@ class RegionStore:
 
     def prepare(self) -> None:
         """Makes the folder and clears what killed writers left in it."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / "about.json", json.dumps(self.about, indent=1).encode())
-        except OSError as error:
-            raise MelmError(
-                f"{self.folder}: cannot be written ({error.strerror}). Name another place with MELM_CACHE"
-            ) from None
-        for folder in self.folder.iterdir():
-            if folder.is_dir():
-                remove_leftovers(folder)
+        prepare_store(self.folder, "about.json", self.about)
 
     def path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key[2:]}.npy"

@@ -7,14 +7,13 @@ whenever the writer is killed. Nothing in them is ever unpickled.
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from melm.errors import MelmError
-from melm.files import cache_folder, remove_leftovers, write_whole
+from melm.files import cache_folder, prepare_store, write_whole
 from melm.proposals.record import Proposals, ProposalSettings
 
 
@@ -27,16 +26,7 @@ class ProposalStore:
 
     def prepare(self) -> None:
         """Makes the folder and clears what killed writers left in it."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / "settings.json", json.dumps(self.settings.as_dict(), indent=1).encode())
-        except OSError as error:
-            raise MelmError(
-                f"{self.folder}: cannot be written ({error.strerror}). Name another place with MELM_CACHE"
-            ) from None
-        for folder in self.folder.iterdir():
-            if folder.is_dir():
-                remove_leftovers(folder)
+        prepare_store(self.folder, "settings.json", self.settings.as_dict())
 
     def path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key[2:]}.npz"
