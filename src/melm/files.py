@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from melm.errors import MelmError, UsageError
 
@@ -29,10 +30,17 @@ def cache_folder() -> Path:
 
 def write_whole(path: Path, data: bytes) -> None:
     """All of `data` or nothing, also when several processes write and when one is killed."""
+    with whole_file(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write piece by piece, which is at `path` only when all of it is."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with beside.open("xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import os
 import secrets
@@ -15,6 +16,7 @@ from typing import TextIO
 from melm.detect.detections import Detections
 from melm.detect.lines import Result, exact
 from melm.errors import MelmError, UsageError
+from melm.files import whole_file
 
 HELD_LINES = 20_000  # of the comp4 files, before they are appended; one open file per class could be too many
 DECIMALS = 9  # of a sum: takes away the 36.199999999999996 of 48.3 - 12.1
@@ -124,17 +126,10 @@ def _beside(name: str) -> str:
 @contextlib.contextmanager
 def _whole_text(path: Path) -> Iterator[TextIO]:
     """A file that is at `path` only when all of it is."""
-    beside = path.with_name(_beside(path.name))
-    with _as_melm_error(path):
-        try:
-            with beside.open("x", encoding="utf-8", errors="surrogateescape", newline="") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+    with _as_melm_error(path), whole_file(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+        yield text
+        text.detach()  # flushes, and leaves the file open
 
 
 @contextlib.contextmanager
