@@ -4,6 +4,7 @@ import melm
 
 melm.train("photos/", out="runs/birds")
 found = melm.load("runs/birds")("photo.jpg")  # Detections: boxes, scores, classes
+melm.evaluate("runs/birds", "photos-with-boxes/").summary()
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
     from melm.detect.detector import DetectSettings, load
     from melm.learn.presets import learn_config
     from melm.learn.train import train
+    from melm.measure.subjects import measure as evaluate
 
 try:
     __version__ = version("melm")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["DetectSettings", "Detections", "Source", "learn_config", "load", "train"]
+__all__ = ["DetectSettings", "Detections", "Source", "evaluate", "learn_config", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -36,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from melm.learn.train import train
 
         return train
+    if name == "evaluate":
+        from melm.measure.subjects import measure
+
+        return measure
     if name == "learn_config":
         from melm.learn.presets import learn_config
 

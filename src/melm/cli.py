@@ -15,9 +15,10 @@ import melm
 from melm.commands.data import check, proposals
 from melm.commands.detecting import demo, detect
 from melm.commands.learning import features, presets, train
+from melm.commands.measuring import evaluate
 from melm.errors import MelmError, UsageError, did_you_mean
 
-RESUMABLE = ("proposals", "features", "train", "detect", "demo")
+RESUMABLE = ("proposals", "features", "train", "detect", "evaluate", "demo")
 
 
 class Commands(click.Group):
@@ -42,11 +43,12 @@ def cli() -> None:
       melm check photos/            what is in a folder of tagged images, and what is wrong with it
       melm train photos/ --out run  learn a detector from the tags
       melm detect run new-photos/   find things with it
+      melm evaluate run --data VOC  measure it on data that has boxes
       melm demo                     all of it on a generated data set, in minutes
     """
 
 
-for command in (check, proposals, presets, features, train, detect, demo):
+for command in (check, proposals, presets, features, train, detect, evaluate, demo):
     cli.add_command(command)
 
 

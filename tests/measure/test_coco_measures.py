@@ -3,7 +3,6 @@
 import contextlib
 import io
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -56,7 +55,6 @@ def by_pycocotools(truth, detections):
 
 
 def assert_equal(truth, detections):
-    pytest.importorskip("hotcoco")
     result = coco_measures(truth, detections)
     stats, of_classes = by_pycocotools(truth, detections)
     assert list(result.figures()) == FIGURES
@@ -94,7 +92,6 @@ def test_equals_pycocotools_beyond_100_detections_in_an_image():
 
 
 def test_truth_itself_is_perfect():
-    pytest.importorskip("hotcoco")
     random = np.random.default_rng(2)
     for _ in range(20):
         truth, _ = random_scene(random, images=8, crowds=True)
@@ -103,7 +100,6 @@ def test_truth_itself_is_perfect():
 
 
 def test_a_difficult_object_is_found_without_gain_and_missed_without_loss():
-    pytest.importorskip("hotcoco")
     truth = Truth(NAMES, {"a": objects([[0, 0, 50, 50], [100, 100, 200, 200]], [0, 0], difficult=[True, False])})
     other = ("cat", 0.5, 100, 100, 200, 200)
     assert coco_measures(truth, {"a": found([other])}).ap == pytest.approx(1)
@@ -113,7 +109,6 @@ def test_a_difficult_object_is_found_without_gain_and_missed_without_loss():
 
 
 def test_nothing_found_and_classes_without_objects():
-    pytest.importorskip("hotcoco")
     truth = Truth(NAMES, {"a": objects([[0, 0, 50, 50]], [0])})
     result = coco_measures(truth, {})
     assert result.figures()["AP"] == result.figures()["AR100"] == 0
@@ -121,12 +116,6 @@ def test_nothing_found_and_classes_without_objects():
     assert math.isnan(result.figures()["APl"])  # no large object
     with pytest.raises(MelmError, match="no object to measure against"):
         coco_measures(Truth(NAMES, {"a": objects([], [])}), {})
-
-
-def test_without_the_evaluator_it_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hotcoco", None)
-    with pytest.raises(MelmError, match=r"pip install .*coco"):
-        coco_measures(Truth(NAMES, {"a": objects([[0, 0, 50, 50]], [0])}), {})
 
 
 @pytest.mark.slow

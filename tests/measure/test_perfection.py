@@ -27,6 +27,5 @@ def test_the_objects_of_voc2007(voc2007):
     assert analyse_errors(truth, detections).missed.sum() == 0
     figures = classification(tagged.tags().astype(float), tagged.tags(), tagged.classes, tagged.known()).figures()
     assert set(figures.values()) == {1}
-    pytest.importorskip("hotcoco")
     figures = coco_measures(truth, detections).figures()
     assert [figures[name] for name in ("AP", "AP50", "AP75")] == pytest.approx(np.ones(3))

@@ -139,8 +139,35 @@ def features(workers: int, **options: Any) -> int:
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option("--overwrite", is_flag=True, help="Start the run in --out anew.")
 @click.option("--tensorboard", is_flag=True, help="Write TensorBoard files into the run too.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="After every epoch, measure localization against the data's boxes. Learning never sees them.",
+)
+@click.option(
+    "--measure-images",
+    type=click.IntRange(min=0),
+    default=500,
+    show_default=True,
+    help="Images that --measure looks at, spread over the data; 0 for all.",
+)
+@click.option(
+    "--watch",
+    multiple=True,
+    metavar="IMAGE",
+    help="Write down what is believed of this image after every epoch, for `melm evaluate --plots`; can be repeated.",
+)
 @workers_option
-def train(out: Path, workers: int, overwrite: bool, tensorboard: bool, **options: Any) -> int:
+def train(
+    out: Path,
+    workers: int,
+    overwrite: bool,
+    tensorboard: bool,
+    measure: bool,
+    measure_images: int,
+    watch: tuple[str, ...],
+    **options: Any,
+) -> int:
     """Learn a detector from the tags of DATA. The same command goes on where it was stopped.
 
     Proposals and the features of a frozen trunk are made first where they are not in the store. For several processes or
@@ -158,15 +185,35 @@ def train(out: Path, workers: int, overwrite: bool, tensorboard: bool, **options
     if "epochs" in changes:
         changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)
     config, ready_made = learning_config(options, changes)
+    source = source_of(options)
+    after_epoch = _while_learning(out, source, config, ready_made, measure, measure_images, watch)
     learn_detector(
-        source_of(options),
+        source,
         out,
         config,
         proposals_file=ready_made,
         workers=workers,
         overwrite=overwrite,
         tensorboard=tensorboard,
+        after_epoch=after_epoch,
         say=print,
         **taken(options, "basis", "device", "skip_bad"),
     )
     return 0
+
+
+def _while_learning(
+    out: Path, source: Any, config: Any, ready_made: Any, measure: bool, most: int, watched: tuple[str, ...]
+) -> Any:
+    """What is called after every epoch, if anything was asked for."""
+    if not measure and not watched:
+        return None
+    from melm.data import read_tags
+    from melm.learn.data import with_boxes_of
+    from melm.measure.truth import read_truth
+    from melm.measure.watching import WhileLearning
+
+    images = read_tags(source)
+    truth = read_truth(source) if measure else None
+    config = with_boxes_of(config, ready_made)
+    return WhileLearning(out, images, images.classes, config, ready_made, truth, most, watched)

@@ -31,9 +31,18 @@ class Name(click.ParamType):  # type: ignore[type-arg]
 
 def data_options(command: Command) -> Command:
     """The argument DATA and the options with which every command reads it."""
+    return click.argument("data", type=click.Path(path_type=Path))(reading_options(command))
+
+
+def named_data_options(command: Command) -> Command:
+    """The same with --data, for commands whose arguments are something else."""
+    data = click.option("--data", type=click.Path(path_type=Path), required=True, help="The data set.")
+    return data(reading_options(command))
+
+
+def reading_options(command: Command) -> Command:
     for option in reversed(
         [
-            click.argument("data", type=click.Path(path_type=Path)),
             click.option(
                 "--format",
                 type=Name("format", tuple(FORMATS)),

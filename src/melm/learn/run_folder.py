@@ -19,7 +19,8 @@ from melm.errors import MelmError, UsageError
 from melm.files import lock, write_whole
 
 PACKAGES = ("melm", "torch", "numpy", "numba", "opencv-contrib-python-headless", "pillow", "safetensors")
-RUN_FILES = ("run.json", "log.jsonl", "checkpoint.json", "model.json")
+WATCHED = "watched.jsonl"  # what the network believed of some images after every epoch, where that was asked for
+RUN_FILES = ("run.json", "log.jsonl", "checkpoint.json", "model.json", WATCHED)
 DECIDES = ("config", "classes", "data_digest", "basis", "processes", "device")  # what may not change between two starts
 
 
@@ -105,7 +106,8 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         for numbers in (*self.path.glob("checkpoint-*.safetensors"), *self.path.glob("model-*.safetensors")):
             numbers.unlink()
-        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+        for folder in ("tensorboard", "seen"):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
 
     def about(self) -> dict[str, Any] | None:
         """What run.json says, or None where there is none."""
@@ -147,6 +149,19 @@ class RunFolder:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def epochs_of(run: Path) -> list[dict[str, Any]]:
+    """What the log says of every finished epoch: `mean` of what was learned, `measured` where it was."""
+    path = run / "log.jsonl"
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+        records = [json.loads(line) for line in lines if line.endswith(b"\n")]  # the last may still be written
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise MelmError(f"{path}: cannot be read ({error})") from None
+    return [record for record in records if isinstance(record, dict) and "mean" in record]
 
 
 def device_name(device: torch.device) -> str:

@@ -55,12 +55,8 @@ def coco_measures(truth: Truth, detections: Mapping[str, Detections]) -> CocoMea
     ignored at ordinary overlap, so that one detection of each is neither right nor wrong. Sizes are those of the true boxes;
     COCO's server takes the area of the mask, so on COCO itself the figures by size differ a little from its own.
     """
-    try:
-        from hotcoco import COCO, COCOeval
-    except ImportError:
-        raise MelmError(
-            "hotcoco is not installed, and COCO's measures need it. Install it with: pip install 'melm[coco]'"
-        ) from None
+    from hotcoco import COCO, COCOeval  # here, for it is not needed to learn or to detect
+
     gathered = gather(truth, detections)
     if not gathered.object_counts().any():
         raise MelmError("no object to measure against: there are none, or all are difficult or crowds")

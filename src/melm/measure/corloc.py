@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from melm.boxes import iou
 from melm.detect.detections import Detections
 from melm.errors import MelmError, did_you_mean
 from melm.measure.gather import first_of_each, gather
@@ -94,3 +95,26 @@ def corloc(
     image, classes = np.array(pairs, np.intp).T
     overlap = best_overlap[image, classes]
     return CorLoc(truth.classes, tuple(number), image, classes, overlap, overlap >= min_overlap, tuple(without_box))
+
+
+def chance_of(
+    truth: Truth,
+    tags: Mapping[str, Sequence[str]],
+    boxes_of: Callable[[str], NDArray[np.floating] | None],
+    min_overlap: float = 0.5,
+) -> dict[str, float]:
+    """What CorLoc to expect, class by class, of one box drawn at random from an image's boxes for each of its tags.
+
+    Images for which `boxes_of(image id)` gives None are left out. nan for a class that is no image's tag.
+    """
+    shares: dict[str, list[float]] = {name: [] for name in truth.classes}
+    for id, true in truth.images.items():
+        boxes = boxes_of(id)
+        if boxes is None:
+            continue
+        for name in dict.fromkeys(tags.get(id, ())):
+            objects = true.boxes[true.classes == truth.classes.index(name)]
+            if len(objects):
+                hits = iou(boxes, objects).max(axis=1) >= min_overlap if len(boxes) else np.zeros(1)
+                shares[name].append(float(hits.mean()))
+    return {name: float(np.mean(of_images)) if of_images else float("nan") for name, of_images in shares.items()}

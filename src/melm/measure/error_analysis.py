@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -83,11 +83,13 @@ def analyse_errors(
     min_score: float | None = None,
     tags: Mapping[str, Sequence[str]] | None = None,
     min_overlap: float = 0.5,
+    as_many_as_objects: bool = False,
 ) -> ErrorAnalysis:
     """Sorts detections, by image id, into kinds of right and wrong.
 
     Looked at are all, or those with a score of at least `min_score`. With `tags` by image id, only the best detection of each
-    tag of each image, as for CorLoc.
+    tag of each image, as for CorLoc. With `as_many_as_objects`, of each class as many of the best as there are objects of it that
+    count (Hoiem et al., ECCV 2012): a detector without errors has these and no others.
     """
     chosen = dict(detections)
     if min_score is not None:
@@ -95,6 +97,8 @@ def analyse_errors(
     if tags is not None:
         chosen = {id: _best_of_each(these, tags.get(id, ())) for id, these in chosen.items()}
     gathered = gather(truth, chosen)
+    if as_many_as_objects:
+        gathered = _first_of_each_class(gathered)
     matches = match(gathered, "voc", min_overlap)
     start = gathered.object_range()[:: max(len(gathered.classes), 1)]  # of each image
     kind, meant = _kinds(
@@ -122,6 +126,14 @@ def _best_of_each(found: Detections, names: Sequence[str]) -> Detections:
     wanted = [k for k, name in enumerate(found.names) if name in names]
     first = [these[0] for k in wanted if len(these := order[found.classes[order] == k])]
     return found[np.array(first, np.intp)]
+
+
+def _first_of_each_class(gathered: Gathered) -> Gathered:
+    """The best detections of each class, as many as it has objects that count."""
+    rank = np.arange(len(gathered.scores)) - gathered.class_range()[gathered.detected_class]
+    kept = rank < gathered.object_counts()[gathered.detected_class]
+    names = ("boxes", "scores", "image", "detected_class")
+    return replace(gathered, **{name: getattr(gathered, name)[kept] for name in names})
 
 
 @numba.njit(cache=True)

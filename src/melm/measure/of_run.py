@@ -1,19 +1,37 @@
-"""A run looked at image by image: everything the measures need, read in one pass."""
+"""A run looked at image by image: everything the measures need, read in one pass and kept, so that it need not be read again."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from melm.data.records import TaggedImage
 from melm.detect.detections import Detections, no_detections
-from melm.detect.detector import branch_scores
-from melm.detect.run import Looking
+from melm.detect.detector import Detector, branch_scores
+from melm.detect.run import Looking, about
+from melm.files import write_whole
 from melm.measure.randomness import Randomness, localization
-from melm.measure.truth import Truth
+from melm.measure.truth import TrueBoxes, Truth
+from melm.proposals import Proposals
+
+VERSION = 1  # raise it when the same files would hold other numbers
+
+
+@dataclass(frozen=True, slots=True)
+class SeenImage:
+    """What a detector says of one image."""
+
+    detections: Detections
+    image_scores: NDArray[np.float64]  # (K,) P(y), by discovery
+    accuracies: NDArray[np.float64]  # (P,) of localization, for every tag with a true box
+    variances: NDArray[np.float64]  # (P,)
 
 
 @dataclass
@@ -30,6 +48,12 @@ class Seen:
     def randomness(self) -> Randomness:
         return Randomness(np.array(self.accuracies), np.array(self.variances))
 
+    def add(self, image: TaggedImage, seen: SeenImage) -> None:
+        self.detections[image.id], self.tags[image.id] = seen.detections, image.tags
+        self.image_scores.append(seen.image_scores)
+        self.accuracies += seen.accuracies.tolist()
+        self.variances += seen.variances.tolist()
+
 
 def look_at(
     looking: Looking,
@@ -37,32 +61,110 @@ def look_at(
     keys: Sequence[str],
     truth: Truth | None = None,
     advance: Callable[[], None] = lambda: None,
+    store: SeenStore | None = None,
 ) -> Seen:
     """Runs a detector over images that have proposals. With `truth`, localization accuracy and variance are measured too:
-    of the branch that detects, for every tag with a true box."""
-    seen = Seen()
-    detector = looking.detector
-    column = {name: k for k, name in enumerate(detector.classes)}
+    of the branch that detects, for every tag with a true box. What is in the `store` is not computed again."""
+    result = Seen()
     for image, key in zip(images, keys, strict=True):
-        found = looking.found(key, image.path)
-        seen.tags[image.id] = image.tags
-        if not len(found):
-            seen.detections[image.id] = no_detections(detector.classes, found.width, found.height)
-            seen.image_scores.append(np.zeros(len(detector.classes)))
-            advance()
-            continue
-        outputs, found = looking.outputs(key, image.path)
-        scores = np.mean([branch_scores(output, detector.branch) for output in outputs], axis=0)  # (N, K)
-        seen.detections[image.id] = detector.chosen(scores, found)
-        discovered = np.mean([branch_scores(output, "discovery") for output in outputs], axis=0)
-        seen.image_scores.append(discovered.sum(axis=0, dtype=np.float64))
-        true = truth.images.get(image.id) if truth else None
-        for name in image.tags if truth and true else ():
-            assert truth is not None and true is not None
-            objects = true.boxes[true.classes == truth.classes.index(name)] if name in truth.classes else ()
-            if len(objects) and name in column:
-                accuracy, variance = localization(scores[:, column[name]], found.boxes, objects)  # type: ignore[arg-type]
-                seen.accuracies.append(accuracy)
-                seen.variances.append(variance)
+        seen = store.get(key, image, looking.detector) if store else None
+        if seen is None:
+            seen = look_at_one(looking, image, key, truth)
+            if store:
+                store.put(key, image, seen)
+        result.add(image, seen)
         advance()
-    return seen
+    return result
+
+
+def look_at_one(looking: Looking, image: TaggedImage, key: str, truth: Truth | None = None) -> SeenImage:
+    """One image that has proposals."""
+    detector, found, none = looking.detector, looking.found(key, image.path), np.zeros(0)
+    if not len(found):
+        nothing = no_detections(detector.classes, found.width, found.height)
+        return SeenImage(nothing, np.zeros(len(detector.classes)), none, none)
+    outputs, found = looking.outputs(key, image.path)
+    scores = np.mean([branch_scores(output, detector.branch) for output in outputs], axis=0)  # (N, K)
+    discovered = np.mean([branch_scores(output, "discovery") for output in outputs], axis=0)
+    true = truth.images.get(image.id) if truth else None
+    pairs = _randomness(detector, scores, found, image.tags, truth, true) if truth and true else []
+    accuracies, variances = np.array(pairs).reshape(-1, 2).T
+    image_scores = discovered.sum(axis=0, dtype=np.float64)
+    return SeenImage(detector.chosen(scores, found), image_scores, accuracies, variances)
+
+
+def _randomness(
+    detector: Detector,
+    scores: NDArray[np.float32],
+    found: Proposals,
+    tags: tuple[str, ...],
+    truth: Truth,
+    true: TrueBoxes,
+) -> list[tuple[float, float]]:
+    """Localization accuracy and variance of every tag that the detector knows and that has a true box."""
+    column = {name: k for k, name in enumerate(detector.classes)}
+    number = {name: k for k, name in enumerate(truth.classes)}
+    result = []
+    for name in tags:
+        if name in column and name in number and len(objects := true.boxes[true.classes == number[name]]):
+            result.append(localization(scores[:, column[name]], found.boxes, objects))
+    return result
+
+
+class SeenStore:
+    """What was seen, on disk: a small file per image in the run's folder, for one way to look and one set of true boxes."""
+
+    def __init__(self, run: Path, looking: Looking, truth: Truth) -> None:
+        settings = [VERSION, about(looking.detector, looking), _digest(truth)]
+        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
+        self.folder = run / "seen" / digest
+
+    def prepare(self) -> bool:
+        """Makes the folder; False where the run cannot be written to, which is no reason not to measure it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return False
+        return True
+
+    def path(self, key: str, image: TaggedImage) -> Path:
+        named = hashlib.blake2b(json.dumps([key, image.id, image.tags]).encode(), digest_size=12).hexdigest()
+        return self.folder / f"{named}.npz"
+
+    def get(self, key: str, image: TaggedImage, detector: Detector) -> SeenImage | None:
+        """None where there is none, or it is damaged."""
+        try:
+            with np.load(self.path(key, image), allow_pickle=False) as kept:
+                width, height = kept["size"].tolist()
+                found = Detections(
+                    kept["boxes"], kept["scores"], kept["classes"].astype(np.intp), detector.classes, width, height
+                )
+                return SeenImage(found, kept["image_scores"], kept["accuracies"], kept["variances"])
+        except FileNotFoundError:
+            return None
+        except Exception:  # damaged, in one of the many ways a zip file can be
+            return None
+
+    def put(self, key: str, image: TaggedImage, seen: SeenImage) -> None:
+        found, buffer = seen.detections, io.BytesIO()
+        np.savez(
+            buffer,
+            size=np.array([found.width, found.height]),
+            boxes=found.boxes,
+            scores=found.scores,
+            classes=found.classes.astype(np.uint16),
+            image_scores=seen.image_scores,
+            accuracies=seen.accuracies,
+            variances=seen.variances,
+        )
+        try:
+            write_whole(self.path(key, image), buffer.getvalue())
+        except OSError:
+            return  # a full disk is no reason not to measure; it is only looked at again next time
+
+
+def _digest(truth: Truth) -> str:
+    digest = hashlib.blake2b(json.dumps(truth.classes).encode(), digest_size=16)
+    for id, true in truth.images.items():
+        digest.update(json.dumps([id, true.boxes.tolist(), true.classes.tolist()]).encode())
+    return digest.hexdigest()

@@ -6,14 +6,16 @@ the package's folders, and `tests/test_walls.py` holds every file to that order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from melm.data.formats import read
 from melm.data.formats.listing import Entry, Source
-from melm.data.images import ImageError, image_info
+from melm.data.images import ImageError, ImageInfo, image_info
 from melm.data.placing import placed_boxes
 from melm.data.records import DataError, Problem
 
@@ -36,6 +38,10 @@ class Truth:
     classes: tuple[str, ...]
     images: dict[str, TrueBoxes]
     problems: tuple[Problem, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)  # by image id
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # upright width and height, by image id
+    image_numbers: Mapping[int, str] = field(default_factory=dict)  # COCO's number -> image id, also of one left out
+    class_numbers: Mapping[int, str] = field(default_factory=dict)  # COCO's number -> class, also of one left out
 
 
 def read_truth(source: Source) -> Truth:
@@ -43,27 +49,30 @@ def read_truth(source: Source) -> Truth:
     listing = read(source, boxes=True)
     number = {name: k for k, name in enumerate(listing.classes)}
     problems = [problem for problem in listing.problems if problem.severity == "error"]
-    images = {}
+    images, files, sizes = {}, {}, {}
     for entry in listing.entries:
         try:
-            images[entry.id] = _placed(entry, number)
+            info = image_info(entry.path)
+            images[entry.id] = _placed(entry, info, number)
+            files[entry.id], sizes[entry.id] = entry.path, (info.width, info.height)
         except (DataError, ImageError) as error:
             problems.append(
                 Problem("error", "boxes left out", str(entry.path), str(error).removeprefix(f"{entry.path}: "))
             )
     if not any(len(image.boxes) for image in images.values()):
         raise DataError(f"{source.path}: this data set has no boxes to measure against")
-    return Truth(listing.classes, images, tuple(problems))
+    numbers = listing.image_numbers, listing.class_numbers
+    return Truth(listing.classes, images, tuple(problems), files, sizes, *numbers)
 
 
-def _placed(entry: Entry, number: dict[str, int]) -> TrueBoxes:
+def _placed(entry: Entry, info: ImageInfo, number: dict[str, int]) -> TrueBoxes:
     strange = next((o.name for o in entry.objects if o.name not in number), None)
     if strange is not None:
         raise DataError(f"an object of class {strange!r}, which is not among the data's classes")
     boxed = [o for o in entry.objects if o.box is not None]
     return TrueBoxes(
         entry.id,
-        placed_boxes(entry, image_info(entry.path)),
+        placed_boxes(entry, info),
         np.array([number[o.name] for o in boxed], dtype=np.intp),
         np.array([o.difficult for o in boxed], dtype=bool),
         np.array([o.crowd for o in boxed], dtype=bool),

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from melm.data import Source
+from melm.data import Source, read_tags
 from melm.data.records import Problem
+from melm.measure.corloc import chance_of
 from melm.measure.recall import proposal_recall
 from melm.measure.truth import read_truth
 from melm.proposals import Done, ProposalStore
@@ -59,6 +60,8 @@ def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, pl
 
     truth = read_truth(source)
     recall = proposal_recall(truth, boxes_of)
+    chances = chance_of(truth, {image.id: image.tags for image in read_tags(source)}, boxes_of)
+    chance = float(np.nanmean(list(chances.values())))
     seconds = store.mean_seconds()
     rows = recall.rows()
     cells = [
@@ -91,6 +94,7 @@ def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, pl
         "recall_50_with_difficult": recall.at_with_difficult(0.5),
         "recall_70_with_difficult": recall.at_with_difficult(0.7),
         "mabo": recall.mabo(),
+        "chance_corloc": chance,
         "boxes_per_image": recall.boxes_per_image,
         "seconds_per_image_and_core": seconds,
         "classes": rows,
@@ -103,6 +107,7 @@ def recall_report(source: Source, done: Sequence[Done], store: ProposalStore, pl
         "",
     ]
     lines.append(f"mean average best overlap {recall.mabo():.3f}, {recall.boxes_per_image:,.0f} boxes per image")
+    lines.append(f"CorLoc of a box drawn at random: {100 * chance:.1f} %, which is chance")
     if seconds is not None:
         lines.append(f"{seconds:.2f} s per image and core, over all that is in the store")
     lines.append(f"recall against the number of boxes: {plot}")

@@ -35,7 +35,9 @@ def read(source: Source, boxes: bool) -> Listing:
     names = _categories(coco, path)
     root = _images(source, path, split, [image["file_name"] for image in coco["images"]])
     listing = Listing(root, tuple(names.values()), [], split, tuple(files))
+    listing.class_numbers = {number: name for number, name in names.items() if _is_number(number)}
     objects = _objects(coco, names, path, boxes, listing.problems)
+    ids: set[str] = set()
     for image in coco["images"]:
         found = objects[image["id"]]
         tags, unknown = tags_of(found)
@@ -48,7 +50,11 @@ def read(source: Source, boxes: bool) -> Listing:
         size = (image.get("width"), image.get("height"))
         sized = size if all(isinstance(side, int) for side in size) else None
         objects_kept = tuple(found) if boxes else ()
-        listing.entries.append(Entry(image_id(root, file), file, tags, unknown, objects_kept, sized))
+        id = image_id(root, file)
+        listing.entries.append(Entry(id, file, tags, unknown, objects_kept, sized))
+        if _is_number(image["id"]) and id not in ids:  # of several images with one id, the first is kept
+            listing.image_numbers[image["id"]] = id
+        ids.add(id)
     return listing
 
 
@@ -86,6 +92,10 @@ def _objects(
 def _id(value: Any) -> int | str | None:
     """An id, which is a number or a string; None for anything else."""
     return value if isinstance(value, (int, str)) else None
+
+
+def _is_number(id: Any) -> bool:
+    return isinstance(id, int) and not isinstance(id, bool)
 
 
 def _files(folder: Path) -> dict[str, Path]:

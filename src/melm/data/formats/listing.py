@@ -61,6 +61,8 @@ class Listing:
     split: str | None = None
     splits: tuple[str, ...] = ()
     problems: list[Problem] = field(default_factory=list)
+    image_numbers: dict[int, str] = field(default_factory=dict)  # COCO's number -> image id
+    class_numbers: dict[int, str] = field(default_factory=dict)  # the same of classes, also of one left out
 
 
 def tags_of(objects: Iterable[Object]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,0 +1,137 @@
+"""`melm evaluate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from melm.commands.options import Name, named_data_options, source_of, taken, workers_option
+from melm.errors import UsageError
+from melm.proposals.record import FILE_BOXES
+
+
+@click.command()
+@click.argument("runs", type=click.Path(path_type=Path), nargs=-1)
+@named_data_options
+@click.option(
+    "--detections",
+    "files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="Results of any tool: COCO results JSON, a CSV of the same, a folder of VOC's comp4 files, or what melm detect "
+    "wrote; can be repeated.",
+)
+@click.option("--clip", is_flag=True, help="Cut boxes of FILE at the image's edge instead of refusing them.")
+@click.option("--branch", help="discovery, 'localization 1' and so on, or mean; the method's own if not given.")
+@click.option(
+    "--views",
+    type=Name("views", ("single", "flip", "paper")),
+    default="single",
+    show_default=True,
+    help="How many looks are averaged; paper: every scale, mirrored too.",
+)
+@click.option("--nms", type=float, help="Overlap of suppression.  [default: 0.3, discovery 0.4]")
+@click.option(
+    "--file", type=click.Path(path_type=Path), help="Boxes somebody made for these images: .mat, .npz or .pkl."
+)
+@click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes.")
+@click.option("--tolerance", type=float, default=18.0, show_default=True, help="Of pointing, in pixels.")
+@click.option("--threshold", type=float, default=0.5, show_default=True, help="Score that makes a class predicted.")
+@click.option(
+    "--draws", type=click.IntRange(min=10), default=1000, show_default=True, help="Of the bootstrap between two runs."
+)
+@click.option(
+    "--plots",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Draw curves, errors and confusion there, and strips of the images that were watched.",
+)
+@click.option("--json", "style", flag_value="json", help="Print every figure as JSON.")
+@click.option("--csv", "style", flag_value="csv", help="Print a line a run and class.")
+@click.option("--markdown", "style", flag_value="markdown", help="Print tables for a page.")
+@click.option("--latex", "style", flag_value="latex", help="Print tables for a paper.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@workers_option
+def evaluate(
+    runs: tuple[Path, ...],
+    files: tuple[Path, ...],
+    tolerance: float,
+    threshold: float,
+    draws: int,
+    plots: Path | None,
+    style: str | None,
+    clip: bool,
+    **options: Any,
+) -> int:
+    """Measure RUNS, or the detections of any other tool, on a data set that has boxes.
+
+    Average precision (VOC 2007, VOC 2012, COCO, ILSVRC 2013), CorLoc, pointing, image classification, localization
+    randomness and errors, by class. Several runs are compared: spread over seeds, and a paired bootstrap. What was looked at
+    is kept in the run; the same command goes on where it was stopped.
+
+    \b
+    Example:
+      melm evaluate runs/voc --data VOC2007 --split val
+      melm evaluate --detections results.json --data coco/annotations/instances_val2017.json
+      melm evaluate runs/melm runs/wsddn --data VOC2007 --split val --markdown
+    """
+    from melm.data import read_tags
+    from melm.detect.detector import DetectSettings
+    from melm.measure.evaluation import Subject, by_seed, comparisons, evaluate
+    from melm.measure.other_results import read_detections
+    from melm.measure.subjects import names_for, subject_of_run
+    from melm.measure.truth import read_truth
+    from melm.proposals import ReadyMade
+    from melm.show.check_report import problem_lines
+    from melm.show.evaluation_pictures import write_pictures
+    from melm.show.evaluation_report import Report
+
+    if not runs and not files:
+        raise UsageError("nothing to measure: name a RUN, or results of another tool with --detections FILE")
+    if threshold != threshold or tolerance < 0:
+        raise UsageError("--tolerance is at least 0, --threshold a number")
+    split = options["split"]
+    source = source_of(options)
+    truth, images = read_truth(source), read_tags(source)
+    for line in problem_lines(truth.problems):
+        print(line, file=sys.stderr)
+    settings = DetectSettings(**taken(options, "branch", "views", "nms"), max_boxes=0)
+    file, file_boxes = options.pop("file"), options.pop("file_boxes")
+    ready_made = ReadyMade(file, file_boxes) if file else None
+    names = names_for([*runs, *files])
+    subjects = [
+        subject_of_run(run, names[run], truth, images, settings, ready_made, options["workers"], options["device"])
+        for run in runs
+    ]
+    subjects += [Subject(names[path], read_detections(path, truth, clip, split)) for path in files]
+    evaluations = [evaluate(subject, truth, images, tolerance, threshold) for subject in subjects]
+    compared = comparisons(evaluations, truth, draws)
+    objects = sum(c.objects for c in evaluations[0].precision["voc07"].classes)
+    where = f"{source.path}" + (f", split {split}" if split else "")
+    title = f"{where}: {len(truth.images):,} images, {objects:,} objects, {len(truth.classes)} classes"
+    report = Report(title, evaluations, by_seed(evaluations), compared)
+    if style == "json":
+        figures = {
+            "data": str(source.path),
+            "split": split,
+            "images": len(truth.images),
+            "objects": objects,
+            "evaluations": [evaluation.as_dict() for evaluation in evaluations],
+            "seeds": {
+                group: {name: vars(spread) for name, spread in spreads.items()}
+                for group, spreads in report.seeds.items()
+            },
+            "comparisons": [comparison.as_dict() for comparison in compared],
+        }
+        print(json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        print(getattr(report, style or "text")())
+    if plots:
+        for path in write_pictures(plots, evaluations, runs, truth):
+            print(f"drawn: {path}", file=sys.stderr)
+    return 0
