@@ -94,6 +94,15 @@ def test_as_many_detections_as_objects_are_looked_at():
     assert len(analysis.kind) == 3
 
 
+def test_detections_of_difficult_objects_are_none_of_the_many():
+    truth = Truth(NAMES, {"a": objects([[0, 0, 50, 50], [100, 100, 200, 200]], [0, 0], difficult=[True, False])})
+    detections = {
+        "a": found([("cat", 0.9, 0, 0, 50, 50), ("cat", 0.8, 100, 100, 200, 200), ("cat", 0.7, 9, 9, 19, 19)])
+    }
+    analysis = analyse_errors(truth, detections, as_many_as_objects=True)
+    assert analysis.gathered.scores.tolist() == [pytest.approx(0.8)] and analysis.missed.sum() == 0
+
+
 def test_runs_of_other_seeds_are_gathered_and_others_are_not(images):
     def run(name, alike):
         return evaluate(Subject(name, of_truth(TRUTH), alike=alike, method="MELM"), TRUTH, images)

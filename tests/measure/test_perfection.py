@@ -25,6 +25,7 @@ def test_the_objects_of_voc2007(voc2007):
     assert result.mean == 1 and result.without_box == () and sum(result.images().values()) == tagged.tags().sum()
     assert pointing(truth, detections).mean == 1
     assert analyse_errors(truth, detections).missed.sum() == 0
+    assert analyse_errors(truth, detections, as_many_as_objects=True).missed.sum() == 0
     figures = classification(tagged.tags().astype(float), tagged.tags(), tagged.classes, tagged.known()).figures()
     assert set(figures.values()) == {1}
     figures = coco_measures(truth, detections).figures()

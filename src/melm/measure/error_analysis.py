@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from melm.boxes import ranked
 from melm.detect.detections import Detections
 from melm.measure.gather import Gathered, gather
-from melm.measure.matching import IGNORED, RIGHT, match
+from melm.measure.matching import IGNORED, RIGHT, Matches, match
 from melm.measure.truth import Truth
 
 KINDS = ("correct", "duplicate", "wrong class", "part", "too large", "misplaced", "background", "ignored")
@@ -89,7 +89,7 @@ def analyse_errors(
 
     Looked at are all, or those with a score of at least `min_score`. With `tags` by image id, only the best detection of each
     tag of each image, as for CorLoc. With `as_many_as_objects`, of each class as many of the best as there are objects of it that
-    count (Hoiem et al., ECCV 2012): a detector without errors has these and no others.
+    count (Hoiem et al., ECCV 2012), those of ignored objects aside: a detector without errors has these and no others.
     """
     chosen = dict(detections)
     if min_score is not None:
@@ -97,9 +97,9 @@ def analyse_errors(
     if tags is not None:
         chosen = {id: _best_of_each(these, tags.get(id, ())) for id, these in chosen.items()}
     gathered = gather(truth, chosen)
-    if as_many_as_objects:
-        gathered = _first_of_each_class(gathered)
     matches = match(gathered, "voc", min_overlap)
+    if as_many_as_objects:
+        gathered, matches = _first_of_each_class(gathered, matches)
     start = gathered.object_range()[:: max(len(gathered.classes), 1)]  # of each image
     kind, meant = _kinds(
         gathered.boxes,
@@ -128,12 +128,15 @@ def _best_of_each(found: Detections, names: Sequence[str]) -> Detections:
     return found[np.array(first, np.intp)]
 
 
-def _first_of_each_class(gathered: Gathered) -> Gathered:
-    """The best detections of each class, as many as it has objects that count."""
-    rank = np.arange(len(gathered.scores)) - gathered.class_range()[gathered.detected_class]
-    kept = rank < gathered.object_counts()[gathered.detected_class]
+def _first_of_each_class(gathered: Gathered, matches: Matches) -> tuple[Gathered, Matches]:
+    """The best detections of each class that are not ignored, as many as it has objects that count."""
+    counted = matches.verdict != IGNORED
+    before = np.concatenate([[0], np.cumsum(counted)])  # of all classes
+    rank = before[:-1] - before[gathered.class_range()[gathered.detected_class]]
+    kept = counted & (rank < gathered.object_counts()[gathered.detected_class])
     names = ("boxes", "scores", "image", "detected_class")
-    return replace(gathered, **{name: getattr(gathered, name)[kept] for name in names})
+    chosen = replace(gathered, **{name: getattr(gathered, name)[kept] for name in names})
+    return chosen, Matches(matches.verdict[kept], matches.nearest[kept], matches.overlap[kept])
 
 
 @numba.njit(cache=True)
