@@ -159,3 +159,11 @@ def test_a_place_that_is_not_there(tmp_path, write):
     (tmp_path / "file").write_text("")
     with pytest.raises(MelmError, match="file"):
         write(RESULTS, tmp_path / "file")
+
+
+def test_a_table_keeps_a_carriage_return_in_a_name(tmp_path):
+    none = Detections(np.array([[0, 0, 1, 1]], np.float32), np.ones(1, np.float32), np.zeros(1, np.intp), ("a",), 9, 9)
+    write_table([("x\ry", "x\ry.jpg", none)], tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        assert [row[:2] for row in csv.reader(file)] == [["image", "file"], ["x\ry", "x\ry.jpg"]]
+    assert b"\r\n" not in (tmp_path / "t.csv").read_bytes()

@@ -25,10 +25,21 @@ DECIMALS = 9  # of a sum: takes away the 36.199999999999996 of 48.3 - 12.1
 def write_table(results: Iterable[Result], path: Path) -> None:
     """CSV with a line per box. An image where nothing was found has none."""
     with _whole_text(path) as file:
-        rows = csv.writer(file, lineterminator="\n")
+        rows = csv.writer(_PlainLines(file))
         rows.writerow(["image", "file", "class", "score", "x1", "y1", "x2", "y2"])
         for id, name, found in results:
             rows.writerows([id, name, label, score, *box] for label, score, box in _each(found))
+
+
+class _PlainLines:
+    """What csv writes, with lines that end in a line feed alone: asked for those, csv would leave a carriage return in a name
+    without quotes, and a reader would take it for the end of the line."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, row: str) -> int:
+        return self.file.write(row.removesuffix("\r\n") + "\n")
 
 
 def write_coco_results(
