@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from melm.data import Source, read_tags
 from melm.data.records import TaggedImage, TaggedImages
 from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
+from melm.errors import MelmError
 from melm.measure.average_precision import average_precision
 from melm.measure.corloc import chance_of, corloc
 from melm.measure.error_analysis import analyse_errors
@@ -72,7 +74,7 @@ def test_figures_are_those_of_the_measures(images):
 
 
 def test_an_image_whose_boxes_cannot_be_placed_is_left_out(images):
-    less = Truth(NAMES, {id: true for id, true in TRUTH.images.items() if id != "b"})
+    less = Truth(NAMES, {id: true for id, true in TRUTH.images.items() if id != "b"}, left_out={"b": Path("b.jpg")})
     result = evaluate(Subject("truth", of_truth(TRUTH)), less, images)
     assert result.corloc.images() == {"cat": 1, "dog": 1, "cow": 1}
     assert result.summary()["CorLoc"] == 1
@@ -81,6 +83,26 @@ def test_an_image_whose_boxes_cannot_be_placed_is_left_out(images):
 def test_nothing_detected_is_measured_as_nothing(images):
     summary = evaluate(Subject("none", {}), TRUTH, images).summary()
     assert summary["CorLoc"] == summary["mAP VOC07"] == summary["AP"] == summary["pointing"] == 0
+
+
+def test_what_nobody_named_has_no_rank(images):
+    result = evaluate(Subject("one", {"b": found([("cat", 0.9, 0, 0, 1, 1)])}), TRUTH, images)
+    assert result.classification.ap.tolist() == [0.5, 0, 0]
+    assert evaluate(Subject("none", {}), TRUTH, images, threshold=-1).classification.figures()["P-O"] == 0
+
+
+def test_detections_of_unknown_images_are_refused(images):
+    with pytest.raises(MelmError, match="typo"):
+        evaluate(Subject("hand", {"typo": found([("cat", 0.9, 0, 0, 1, 1)])}), TRUTH, images)
+
+
+def test_some_classes_of_a_truth_and_of_detections():
+    less = TRUTH.only(("cow", "cat"))
+    assert less.images["a"].classes.tolist() == [1] and less.images["c"].classes.tolist() == [0]
+    some = found([("cat", 0.9, 0, 0, 1, 1), ("dog", 0.8, 0, 0, 2, 2), ("cow", 0.7, 0, 0, 3, 3)]).only(
+        ("cow", "cat", "x")
+    )
+    assert some.class_names() == ["cat", "cow"] and some.names == ("cow", "cat", "x")
 
 
 def test_as_many_detections_as_objects_are_looked_at():
@@ -104,10 +126,11 @@ def test_detections_of_difficult_objects_are_none_of_the_many():
 
 
 def test_runs_of_other_seeds_are_gathered_and_others_are_not(images):
-    def run(name, alike):
-        return evaluate(Subject(name, of_truth(TRUTH), alike=alike, method="MELM"), TRUTH, images)
+    def run(name, alike, seed):
+        return evaluate(Subject(name, of_truth(TRUTH), alike=alike, seed=seed, method="MELM"), TRUTH, images)
 
-    groups = by_seed([run("one", "x"), run("two", "x"), run("three", "y"), run("file", None)])
+    groups = by_seed([run("one", "x", 0), run("two", "x", 1), run("three", "y", 0), run("file", None, None)])
+    assert not by_seed([run("one", "x", 0), run("copy", "x", 0)])
     assert list(groups) == ["MELM (one, two)"]
     assert groups["MELM (one, two)"]["CorLoc"].mean == 1 and groups["MELM (one, two)"]["CorLoc"].std == 0
 
@@ -228,11 +251,37 @@ def test_a_run_and_a_file_are_compared_and_drawn(learned, small_scenes, shared_c
     }
 
 
+def test_some_classes_and_a_bad_image(learned, own_scenes, copied_cache, command, tmp_path):
+    run = shutil.copytree(learned.run, tmp_path / "run")
+    data = ("--data", own_scenes / "test.json", "--device", "cpu", "--workers", 1)
+    names = list(read_truth(Source(own_scenes / "test.json")).classes)
+    first = next(n for n in names if any(n in image.tags for image in read_tags(Source(own_scenes / "test.json"))))
+    whole, some = (
+        json.loads(command("evaluate", run, *data, "--json", *more).stdout)["evaluations"][0]
+        for more in ((), ("--classes", first))
+    )
+    assert some["detection"]["voc07"]["classes"] == {first: whole["detection"]["voc07"]["classes"][first]}
+    assert some["corloc"]["classes"] == {first: whole["corloc"]["classes"][first]}
+    photo = next((own_scenes / "test").glob("*.jpg"))
+    photo.write_bytes(photo.read_bytes()[:-400])
+    stopped = command("evaluate", run, *data)
+    assert stopped.returncode == 1 and photo.name in stopped.stderr and "--skip-bad" in stopped.stderr
+    skipped = command("evaluate", run, *data, "--skip-bad", "--json")
+    assert skipped.returncode == 0 and photo.name in skipped.stderr
+    assert json.loads(skipped.stdout)["left_out"] == [f"test/{photo.stem}"]
+
+
 def test_what_cannot_be_measured_is_said(learned, small_scenes, shared_cache, command, tmp_path):
     nothing = command("evaluate", "--data", small_scenes / "test.json")
     assert nothing.returncode == 2 and "--detections" in nothing.stderr
     no_boxes = command("evaluate", learned.run, "--data", small_scenes / "test-tags.csv")
     assert no_boxes.returncode == 1 and "no boxes" in no_boxes.stderr
+    file = command("evaluate", small_scenes / "test.json", "--data", small_scenes / "test.json")
+    assert file.returncode == 2 and "--detections" in file.stderr
+    twice = command("evaluate", learned.run, learned.run, "--data", small_scenes / "test.json")
+    assert twice.returncode == 2 and "twice" in twice.stderr
+    not_a_number = command("evaluate", learned.run, "--data", small_scenes / "test.json", "--tolerance", "nan")
+    assert not_a_number.returncode == 2 and "--tolerance" in not_a_number.stderr
     (tmp_path / "results.json").write_text(
         '[{"image_id": "nowhere", "category_id": "x", "bbox": [0,0,1,1], "score": 1}]'
     )

@@ -14,7 +14,7 @@ from PIL import Image
 
 from melm.data import Source
 from melm.data.formats import read
-from melm.data.records import DataError, Problem
+from melm.data.records import DataError
 from melm.detect.detections import Detections, no_detections
 from melm.detect.results import ResultsFile
 from melm.errors import MelmError, UsageError
@@ -159,7 +159,7 @@ def test_file_names_of_a_truth_without_files_are_the_ends_of_its_ids(of_json):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_id": "d"}, "entry 2: unknown image 'd'. The ground truth has 5 images: a, sub/b, left/c"),
+        ({"image_id": "d"}, "entry 2: unknown image 'd'. The data has 5 images: a, sub/b, left/c"),
         ({"image_id": "sup/b"}, "Did you mean 'sub/b'?"),
         ({"image_id": 99}, "entry 2: unknown image 99."),
         ({"image_id": True}, "entry 2: image_id is True; a whole number or a text was expected"),
@@ -225,13 +225,13 @@ def test_numbers_mean_nothing_where_the_data_has_none(of_json):
     assert "category_id is 10, but the data's classes have no COCO numbers. Write the class as text" in said
 
 
-def test_an_image_that_was_left_out_is_said_to_be(of_json):
-    problems = (Problem("error", "boxes left out", "gone.jpg", "there is no such file"),)
-    truth = Truth(NAMES, {"a": NONE}, problems, image_numbers={1: "a", 2: "gone"})
-    for id in (2, "gone"):
-        said = refused(of_json, [changed(image_id=id)], truth)
-        assert "the image 'gone'" in said and "is in the data, but not among the images measured" in said
-        assert "Some images of the data are left out; `melm check` says why" in said
+def test_results_in_an_image_that_was_left_out_are_left_out(of_json):
+    truth = Truth(
+        NAMES, {"a": NONE}, image_numbers={1: "a", 2: "sub/gone"}, left_out={"sub/gone": Path("sub/gone.jpg")}
+    )
+    for id in (2, "sub/gone", "gone", "gone.jpg"):
+        found = of_json([changed(image_id=id, bbox=[0, 0, 9999, 9]), changed(image_id="a")], truth)
+        assert {id: len(these) for id, these in found.items()} == {"a": 1}
 
 
 def test_a_pixel_beyond_the_image_is_taken_as_it_is(of_json):
@@ -416,13 +416,12 @@ def test_of_two_images_with_one_id_the_second_is_not_found_by_its_number_if_the_
     assert read(changed_coco(tmp_path, change), boxes=False).image_numbers == {100: "one", 101: "two"}
 
 
-def test_results_in_an_image_that_cannot_be_read_are_refused(tmp_path, of_json):
+def test_results_in_an_image_that_cannot_be_read_are_left_out(tmp_path, of_json):
     root = write_coco(tmp_path / "data", CATS)
     (root / "train/two.jpg").unlink()
     truth = read_truth(Source(root))
-    assert "two" not in truth.files and "two" not in truth.sizes
-    said = refused(of_json, coco_results([(101, 10)]), truth)
-    assert "the image 'two' (image_id 101) is in the data, but not among the images measured" in said
+    assert "two" not in truth.files and "two" not in truth.sizes and list(truth.left_out) == ["two"]
+    assert not of_json(coco_results([(101, 10)]), truth)
 
 
 # Tables

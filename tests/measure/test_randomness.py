@@ -33,7 +33,6 @@ def test_means_over_pairs():
 @pytest.mark.parametrize(
     ("prob", "true"),
     [
-        ([0, 0, 0], OBJECTS),
         ([1, math.nan, 1], OBJECTS),
         ([1, -1, 1], OBJECTS),
         ([1, 1], OBJECTS),
@@ -43,3 +42,8 @@ def test_means_over_pairs():
 def test_nothing_is_made_up(prob, true):
     with pytest.raises(ValueError, match="expected"):
         localization(np.array(prob, float), PROPOSALS, true)
+
+
+def test_where_nothing_is_believed_all_proposals_are_alike():
+    nothing = localization(np.zeros(len(PROPOSALS)), PROPOSALS, OBJECTS)
+    assert nothing == localization(np.ones(len(PROPOSALS)), PROPOSALS, OBJECTS)

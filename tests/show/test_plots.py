@@ -247,7 +247,7 @@ def test_confusion_has_shares_of_rows():
     assert shares[1].tolist() == [0, 0, 0, 1]  # the missed dog
     assert shares[2].tolist() == [0, 0, 0, 0]  # no cow at all
     assert shares[3].tolist() == pytest.approx([0.5, 0, 0.5, 0])
-    assert [t.get_text() for t in axes.get_yticklabels()] == ["cat", "dog", "cow", "background"]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["cat", "dog", "cow", "on no object"]
     assert [t.get_text() for t in axes.get_xticklabels()] == ["cat", "dog", "cow", "missed"]
     numbers = {t.get_position(): t.get_text() for t in axes.texts}
     assert numbers == {(0, 0): "33", (1, 0): "33", (3, 0): "33", (3, 1): "100", (0, 3): "50", (2, 3): "50"}
@@ -268,7 +268,7 @@ def test_confusion_of_few_and_many_classes(tmp_path, count, numbers, labels):
     axes = confusion_figure(table, names).axes[0]
     assert len(axes.texts) == numbers or count == 0
     assert len(axes.get_yticklabels()) == labels
-    assert axes.get_yticklabels()[-1].get_text() == "background"
+    assert axes.get_yticklabels()[-1].get_text() == "on no object"
 
 
 def test_a_table_of_other_classes_is_refused():

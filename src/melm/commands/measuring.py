@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,7 @@ from melm.proposals.record import FILE_BOXES
 @click.option("--csv", "style", flag_value="csv", help="Print a line a run and class.")
 @click.option("--markdown", "style", flag_value="markdown", help="Print tables for a page.")
 @click.option("--latex", "style", flag_value="latex", help="Print tables for a paper.")
+@click.option("--skip-bad", is_flag=True, help="Leave out images that cannot be read, instead of stopping.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @workers_option
 def evaluate(
@@ -66,6 +69,7 @@ def evaluate(
     plots: Path | None,
     style: str | None,
     clip: bool,
+    skip_bad: bool,
     **options: Any,
 ) -> int:
     """Measure RUNS, or the detections of any other tool, on a data set that has boxes.
@@ -82,33 +86,51 @@ def evaluate(
     """
     from melm.data import read_tags
     from melm.detect.detector import DetectSettings
-    from melm.measure.evaluation import Subject, by_seed, comparisons, evaluate
+    from melm.measure.evaluation import Subject, by_seed, comparisons, evaluate, plain
     from melm.measure.other_results import read_detections
-    from melm.measure.subjects import names_for, subject_of_run
+    from melm.measure.subjects import detector_of, names_for, placed, readable, require_classes, subject_of_run
     from melm.measure.truth import read_truth
     from melm.proposals import ReadyMade
     from melm.show.check_report import problem_lines
-    from melm.show.evaluation_pictures import write_pictures
+    from melm.show.evaluation_pictures import make_folder, write_pictures
     from melm.show.evaluation_report import Report
 
     if not runs and not files:
         raise UsageError("nothing to measure: name a RUN, or results of another tool with --detections FILE")
-    if threshold != threshold or tolerance < 0:
-        raise UsageError("--tolerance is at least 0, --threshold a number")
+    if not (math.isfinite(threshold) and 0 <= tolerance < math.inf):
+        raise UsageError("--tolerance is 0 or more, --threshold a number")
+    if len({path.resolve() for path in (*runs, *files)}) < len(runs) + len(files):
+        raise UsageError("the same run or file is named twice; each is measured once")
     split = options["split"]
     source = source_of(options)
-    truth, images = read_truth(source), read_tags(source)
-    for line in problem_lines(truth.problems):
+    every = read_truth(replace(source, classes=None))  # results may have more classes than are asked for
+    for line in problem_lines(every.problems):
         print(line, file=sys.stderr)
+    images = placed(every, read_tags(source))
+    if skip_bad:
+        every, images, bad = readable(every, images)
+        for text in bad:
+            print(f"left out: {text}", file=sys.stderr)
+    truth = every.only(images.classes)
     settings = DetectSettings(**taken(options, "branch", "views", "nms"), max_boxes=0)
     file, file_boxes = options.pop("file"), options.pop("file_boxes")
     ready_made = ReadyMade(file, file_boxes) if file else None
+    if file_boxes and not file:
+        raise UsageError("--file-boxes says how --file writes boxes, and there is no --file")
     names = names_for([*runs, *files])
+    if plots:
+        make_folder(plots)
+    for run in runs:  # before the work, rather than after some of it
+        require_classes(run, detector_of(run, settings, options["device"]), every.classes)
+    found = {path: read_detections(path, every, clip, split) for path in files}
     subjects = [
         subject_of_run(run, names[run], truth, images, settings, ready_made, options["workers"], options["device"])
         for run in runs
     ]
-    subjects += [Subject(names[path], read_detections(path, truth, clip, split)) for path in files]
+    for path, detections in found.items():
+        if len(detections) < len(truth.images):
+            print(f"{names[path]}: entries for {len(detections):,} of {len(truth.images):,} images", file=sys.stderr)
+        subjects.append(Subject(names[path], {id: d.only(truth.classes) for id, d in detections.items()}))
     evaluations = [evaluate(subject, truth, images, tolerance, threshold) for subject in subjects]
     compared = comparisons(evaluations, truth, draws)
     objects = sum(c.objects for c in evaluations[0].precision["voc07"].classes)
@@ -119,13 +141,14 @@ def evaluate(
         figures = {
             "data": str(source.path),
             "split": split,
+            "left_out": sorted(every.left_out),
             "images": len(truth.images),
             "objects": objects,
             "evaluations": [evaluation.as_dict() for evaluation in evaluations],
-            "seeds": {
-                group: {name: vars(spread) for name, spread in spreads.items()}
-                for group, spreads in report.seeds.items()
-            },
+            "seeds": plain(
+                {group: {name: vars(s) for name, s in spreads.items()} for group, spreads in report.seeds.items()}
+            ),
+            "notes": report.notes(),
             "comparisons": [comparison.as_dict() for comparison in compared],
         }
         print(json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False))

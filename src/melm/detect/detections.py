@@ -52,6 +52,14 @@ class Detections:
         """Those of one class."""
         return self[self.classes == self.names.index(one_of("class", name, self.names))]
 
+    def only(self, names: tuple[str, ...]) -> Detections:
+        """Those of some classes, numbered as these are; of a name that the detector does not know there are none."""
+        if names == self.names:
+            return self
+        number = np.array([names.index(name) if name in names else -1 for name in self.names], np.intp)
+        chosen = self[number[self.classes] >= 0]
+        return replace(chosen, classes=number[chosen.classes], names=names)
+
     def class_names(self) -> list[str]:
         """The class of each."""
         return [self.names[k] for k in self.classes]

@@ -155,12 +155,17 @@ def epochs_of(run: Path) -> list[dict[str, Any]]:
     """What the log says of every finished epoch: `mean` of what was learned, `measured` where it was."""
     path = run / "log.jsonl"
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
-        records = [json.loads(line) for line in lines if line.endswith(b"\n")]  # the last may still be written
+        lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
-        raise MelmError(f"{path}: cannot be read ({error})") from None
+    except OSError as error:
+        raise MelmError(f"{path}: cannot be read ({error.strerror})") from None
+    records = []
+    for line in lines:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue  # the last one may still be written
     return [record for record in records if isinstance(record, dict) and "mean" in record]
 
 

@@ -56,13 +56,14 @@ def classification(
     """How well scores (I, K) of images tell which have which tags (I, K), 1 or 0.
 
     Pairs of image and class with `known` (I, K) 0, as where an image has only difficult objects of a class, are left out. A
-    class is predicted where its score is at least `threshold`. Of equal scores the image that comes first ranks first.
+    class is predicted where its score is at least `threshold`. Of equal scores the image that comes first ranks first. Minus
+    infinity is no score: the image is not among those named for the class, however low one goes.
     """
     if scores.shape != tags.shape or scores.shape[1:] != (len(classes),):
         raise ValueError(
             f"scores {scores.shape}, tags {tags.shape}, {len(classes)} classes; (I, K), (I, K) and K were expected"
         )
-    if not np.isfinite(scores).all():
+    if np.isnan(scores).any() or np.isposinf(scores).any():
         raise MelmError("a classification score is NaN or infinite; finite numbers were expected")
     counted = np.ones(tags.shape, bool) if known is None else known.astype(bool)
     there = tags.astype(bool) & counted
@@ -73,7 +74,11 @@ def classification(
     precision, recall, f1 = _precision_recall_f1(right, predicted.sum(axis=0), there.sum(axis=0))
     overall = _precision_recall_f1(*(np.array([table.sum()]) for table in (predicted & there, predicted, there)))
     ranked = [there[_order(scores[:, k], counted[:, k]), k] for k in range(len(classes))]
-    ap, ap_11 = (np.array([ap_of_ranking(r, int(r.sum()), eleven_points=e) for r in ranked]) for e in (False, True))
+    count = there.sum(axis=0).tolist()
+    ap, ap_11 = (
+        np.array([ap_of_ranking(r, n, eleven_points=e) for r, n in zip(ranked, count, strict=True)])
+        for e in (False, True)
+    )
     return Classification(
         tuple(classes), threshold, there.sum(axis=0), ap, ap_11, precision, recall, f1, *(float(v[0]) for v in overall)
     )
@@ -82,7 +87,7 @@ def classification(
 def _order(scores: NDArray[np.floating], counted: NDArray[np.bool_]) -> NDArray[np.intp]:
     """The images that count, from the highest score down."""
     order = np.argsort(-scores, kind="stable")
-    return order[counted[order]]
+    return order[(counted & (scores > -np.inf))[order]]
 
 
 def _precision_recall_f1(

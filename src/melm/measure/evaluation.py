@@ -34,8 +34,10 @@ class Subject:
     randomness: Randomness | None = None
     epochs: Sequence[Mapping[str, Any]] = ()  # of the log
     alike: str | None = None  # runs with the same text differ in their seed alone
+    seed: int | None = None
     method: str | None = None
-    learned_from: bool | None = None  # whether these are the images it learned from; None where that is not known
+    about: Mapping[str, Any] = field(default_factory=dict)  # how it was looked at
+    learned_from: bool | None = None  # whether this is the very data it learned from; None where that is not known
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Evaluation:
             "AP50": coco["AP50"],
             "AP75": coco["AP75"],
             "pointing": self.pointing.mean,
-            "image mAP": of_images["mAP-11"],
+            "image mAP07": of_images["mAP-11"],
         }
         randomness = self.subject.randomness
         if randomness is not None:
@@ -83,7 +85,7 @@ class Evaluation:
             "AP": self.coco.per_class(),
             "AP50": self.coco.per_class_50(),
             "pointing": self.pointing.per_class(),
-            "image AP": dict(images),
+            "image AP07": dict(images),
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,6 +95,8 @@ class Evaluation:
         result = {
             "name": self.name,
             "method": self.subject.method,
+            "seed": self.subject.seed,
+            "about": dict(self.subject.about),
             "summary": self.summary(),
             "detection": {
                 **{rule: _with_mean(result.per_class(), result.mean) for rule, result in self.precision.items()},
@@ -107,7 +111,7 @@ class Evaluation:
                 "images": self.corloc.images(),
                 "hits": self.corloc.hits(),
                 "tags_without_box": len(self.corloc.without_box),
-                "on_images_learned_from": self.subject.learned_from,
+                "on_the_data_learned_from": self.subject.learned_from,
             },
             "pointing": {
                 **_with_mean(self.pointing.per_class(), self.pointing.mean),
@@ -128,7 +132,7 @@ class Evaluation:
             "randomness": self._randomness(),
             "epochs": list(self.subject.epochs),
         }
-        return dict(_plain(result))
+        return dict(plain(result))
 
     def _randomness(self) -> dict[str, float] | None:
         """Localization accuracy and variance here, entropies and gradient norms of the last epoch."""
@@ -146,18 +150,18 @@ class Evaluation:
 def evaluate(
     subject: Subject, truth: Truth, images: TaggedImages, tolerance: float = TOLERANCE, threshold: float = 0.5
 ) -> Evaluation:
-    """Measures a subject on images whose boxes are known. Images whose boxes cannot be placed are left out."""
-    detections = {id: found for id, found in subject.detections.items() if id in truth.images}
+    """Measures a subject on images whose boxes are known. Images that are left out of the truth are left out here."""
+    detections = {id: found for id, found in subject.detections.items() if id not in truth.left_out}
+    precision: dict[str, AveragePrecision] = {rule: average_precision(truth, detections, rule) for rule in RULES}
     placed = [i for i, image in enumerate(images) if image.id in truth.images]
-    tags = {images[i].id: tuple(t for t in images[i].tags if t in truth.classes) for i in placed}
+    tags = {images[i].id: images[i].tags for i in placed}
     scores = subject.image_scores
     if scores is None:
         scores = _best_scores(detections, [image.id for image in images], truth.classes)
-    column = [images.classes.index(name) for name in truth.classes]
-    true_tags, known = images.tags()[placed][:, column], images.known()[placed][:, column]
+    true_tags, known = images.tags()[placed], images.known()[placed]
     return Evaluation(
         subject,
-        {rule: average_precision(truth, detections, rule) for rule in RULES},
+        precision,
         coco_measures(truth, detections),
         corloc(truth, detections, tags),
         pointing(truth, detections, tolerance),
@@ -170,13 +174,12 @@ def evaluate(
 def _best_scores(
     detections: Mapping[str, Detections], ids: Sequence[str], classes: Sequence[str]
 ) -> NDArray[np.float64]:
-    """(I, K) the best score of each class in each image; below all others where there is none."""
+    """(I, K) the best score of each class in each image; minus infinity where there is none."""
     column = {name: k for k, name in enumerate(classes)}
-    lowest = min((float(found.scores.min()) for found in detections.values() if len(found)), default=0.0)
-    result = np.full((len(ids), len(classes)), min(lowest, 0.0) - 1e-9)
+    result = np.full((len(ids), len(classes)), -np.inf)
     for row, id in enumerate(ids):
         if id in detections and len(found := detections[id]):
-            columns = np.array([column[name] for name in found.names])[found.classes]
+            columns = np.array([column.get(name, -1) for name in found.names])[found.classes]
             np.maximum.at(result[row], columns, found.scores.astype(np.float64))
     return result
 
@@ -201,7 +204,7 @@ class Comparison:
             }
             for name, result in self.measures.items()
         }
-        return dict(_plain({"first": self.first, "second": self.second, "measures": figures}))
+        return dict(plain({"first": self.first, "second": self.second, "measures": figures}))
 
 
 def comparisons(evaluations: Sequence[Evaluation], truth: Truth, resamples: int = 1000) -> list[Comparison]:
@@ -211,7 +214,9 @@ def comparisons(evaluations: Sequence[Evaluation], truth: Truth, resamples: int 
     )
     result = []
     for first, second in pairs:
-        one, other = ({id: d for id, d in e.subject.detections.items() if id in truth.images} for e in (first, second))
+        one, other = (
+            {id: d for id, d in e.subject.detections.items() if id not in truth.left_out} for e in (first, second)
+        )
         measures = {
             "mAP VOC07": bootstrap_ap(truth, one, other, resamples=resamples),
             "CorLoc": bootstrap_corloc(first.corloc, second.corloc, resamples=resamples),
@@ -228,7 +233,7 @@ def by_seed(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, Spread]]:
             groups.setdefault(evaluation.subject.alike, []).append(evaluation)
     result = {}
     for alike in groups.values():
-        if len(alike) > 1:
+        if len({evaluation.subject.seed for evaluation in alike}) == len(alike) > 1:
             name = f"{alike[0].subject.method} ({', '.join(evaluation.name for evaluation in alike)})"
             summaries = [evaluation.summary() for evaluation in alike]
             result[name] = {figure: over_seeds([s[figure] for s in summaries]) for figure in summaries[0]}
@@ -248,12 +253,12 @@ def _errors(analysis: ErrorAnalysis) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """As JSON has it: null for what is not a finite number."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.item() if isinstance(value, np.generic) else value

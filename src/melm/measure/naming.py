@@ -35,9 +35,7 @@ class Known:
                 raise DataError(self._unknown(asked))
             if name not in self.index:
                 named = repr(name) if name == asked else f"{name!r} ({self.key} {asked})"
-                raise DataError(
-                    f"the {self.what} {named} is in the data, but not among the {self.many} measured.{self.hint}"
-                )
+                raise DataError(f"the {self.what} {named} is in the data, but not among the {self.many} measured")
             self._found[asked] = self.index[name]
         return self._found[asked]
 
@@ -75,15 +73,21 @@ class Known:
             meant += " It is not UTF-8: save the file as UTF-8."
         count = f"{len(self.names):,} {self.many}"
         listed = f"{count}: {', '.join(self.names)}" if len(self.names) <= 20 else count
-        return f"unknown {self.what} {asked!r}.{meant} The ground truth has {listed}.{self.hint}"
+        return f"unknown {self.what} {asked!r}.{meant} The data has {listed}.{self.hint}"
 
 
 def images_of(truth: Truth) -> Known:
-    """Images by their ids, and by their file names with and without the ending."""
+    """Images by their ids, and by their file names with and without the ending: those of the truth, then those left out of it."""
     files: dict[str, list[str]] = {}
-    for id in truth.images:
-        file = truth.files.get(id)
+    for id, file in {**dict.fromkeys(truth.images), **truth.files, **truth.left_out}.items():
         for name in {id.rsplit("/", 1)[-1]} if file is None else {file.stem, file.name, id + file.suffix}:
             files.setdefault(name, []).append(id)
-    hint = " Some images of the data are left out; `melm check` says why." if truth.problems else ""
-    return Known("image", "images", "image_id", tuple(truth.images), truth.image_numbers, files, hint)
+    return Known(
+        "image",
+        "images",
+        "image_id",
+        (*truth.images, *truth.left_out),
+        truth.image_numbers,
+        files,
+        " Is it of another split?",
+    )

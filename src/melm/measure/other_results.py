@@ -38,14 +38,14 @@ ROUNDING = 1e-6  # pixels by which a side of length 0 may come out negative
 def read_detections(path: Path, truth: Truth, clip: bool = False, split: str | None = None) -> dict[str, Detections]:
     """What a file or folder of results says was found in the truth's images, by image id; numbers are float64.
 
-    An image without an entry is not in it. A box that reaches more than a pixel beyond its image is an error; with `clip`, boxes
-    are cut at the image's edge. `split` chooses among comp4 files of several splits. Where the truth does not know the size of an
+    An image without an entry is not in it, nor is one that is left out of the truth. A box that reaches more than a pixel
+    beyond its image is an error; with `clip`, boxes are cut at the image's edge. `split` chooses among comp4 files of several splits. Where the truth does not know the size of an
     image, its boxes are taken as they are, and width and height are 0.
     """
     images = images_of(truth)
     classes = Known("class", "classes", "category_id", truth.classes, truth.class_numbers)
     files = _files(path, truth, images, split)
-    parts = [_checked(file, *_flat(file, images, classes), truth, clip) for file in files]
+    parts = [_checked(file, *_flat(file, images, classes, len(truth.images)), truth, clip) for file in files]
     image, label, boxes, scores = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.lexsort((*boxes.T[::-1], -scores, image))  # best first, as detections are
     ends = np.searchsorted(image[order], np.arange(len(truth.images) + 1))
@@ -95,8 +95,8 @@ def _files(path: Path, truth: Truth, images: Known, split: str | None) -> list[F
 Flat = tuple[NDArray[np.intp], NDArray[np.intp], NDArray[Any], NDArray[Any]]  # images, classes, boxes (D, 4), scores
 
 
-def _flat(file: File, images: Known, classes: Known) -> tuple[NDArray[np.intp], Flat]:
-    """The number of each row, and what it says."""
+def _flat(file: File, images: Known, classes: Known, measured: int) -> tuple[NDArray[np.intp], Flat]:
+    """The number of each row in one of the images measured, which come first, and what it says."""
     numbers, image, label, boxes, scores = [], [], [], [], []
     for number, asked, asked_class, box, score in file.rows:
         try:
@@ -105,6 +105,9 @@ def _flat(file: File, images: Known, classes: Known) -> tuple[NDArray[np.intp], 
         except DataError as error:
             known = asked if len(image) > len(label) else None
             raise wrong(file.path, file.unit, number, str(error), known) from None
+        if image[-1] >= measured:
+            image.pop(), label.pop()
+            continue
         numbers.append(number)
         boxes.append(box)
         scores.append(score)

@@ -36,8 +36,8 @@ class Randomness:
 def localization(prob: NDArray[np.floating], proposals: Boxes, objects: Boxes) -> tuple[float, float]:
     """Localization accuracy and variance of one tag of one image.
 
-    `prob` (N,) is p(y,h) of the `proposals` (N, 4), up to a factor; `objects` (M, 4) are the true boxes of class y. The overlap
-    of a proposal is its IoU with the object it overlaps most.
+    `prob` (N,) is p(y,h) of the `proposals` (N, 4), up to a factor; all alike where every one is 0. `objects` (M, 4) are the
+    true boxes of class y. The overlap of a proposal is its IoU with the object it overlaps most.
     """
     if prob.shape != (len(proposals),) or not len(objects):
         raise ValueError(
@@ -46,9 +46,9 @@ def localization(prob: NDArray[np.floating], proposals: Boxes, objects: Boxes) -
         )
     weight = prob.astype(np.float64)
     total = weight.sum()
-    if not (np.isfinite(total) and total > 0 and (weight >= 0).all()):
-        raise ValueError(f"probabilities that sum to {total}; none below 0 and a sum above 0 were expected")
-    weight = weight / total
+    if not (np.isfinite(total) and (weight >= 0).all()):
+        raise ValueError(f"probabilities that sum to {total}; none below 0 and a finite sum were expected")
+    weight = weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
     overlap = iou(proposals, objects).max(axis=1)  # (N,)
     accuracy = float(weight @ overlap)
     return accuracy, float(weight @ (overlap - accuracy) ** 2)

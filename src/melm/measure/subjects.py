@@ -10,15 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from melm.data import Source, read_tags
+from melm.data.images import ImageError, read_image
 from melm.data.records import TaggedImages
 from melm.detect.detections import Detections
-from melm.detect.detector import DetectSettings, load
+from melm.detect.detector import Detector, DetectSettings, load
 from melm.detect.run import Looking
-from melm.errors import MelmError
-from melm.learn.run_folder import data_digest, epochs_of
+from melm.errors import MelmError, UsageError, did_you_mean
+from melm.learn.run_folder import DECIDES, data_digest, epochs_of
 from melm.measure.evaluation import Evaluation, Subject, evaluate
 from melm.measure.of_run import SeenStore, look_at
 from melm.measure.other_results import read_detections
+from melm.measure.pointing import TOLERANCE
 from melm.measure.truth import Truth, read_truth
 from melm.progress import Steps
 from melm.proposals import ProposalSettings, ReadyMade, make_proposals, settings_for_file
@@ -44,13 +46,7 @@ def subject_of_run(
     device: str = "auto",
 ) -> Subject:
     """A run of ours on these images: what it detects in each, how sure it is of each class, and how scattered it is."""
-    detector = load(run, settings, device)
-    unknown = [c for c in detector.classes if c not in truth.classes]
-    if unknown:
-        raise MelmError(
-            f"{run}: learned the class {unknown[0]!r}, which the data does not have. Measure it on data with its classes: "
-            f"{', '.join(detector.classes)}"
-        )
+    detector = detector_of(run, settings, device)
     boxes = settings_for_file(ProposalSettings("file"), ready_made) if ready_made else None
     looking = Looking(detector, boxes, keep=True)
     with Steps(f"{name}: proposals", len(images)) as steps:
@@ -59,25 +55,71 @@ def subject_of_run(
     if failed:
         more = f"\n  and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
         listed = "\n  ".join(failed[:SHOWN])
-        raise MelmError(f"{len(failed)} of {len(images)} images cannot be looked at:\n  {listed}{more}")
+        raise MelmError(
+            f"{len(failed)} of {len(images)} images cannot be looked at:\n  {listed}{more}\n"
+            "Mend or remove them, or leave them out with --skip-bad"
+        )
     keys = [str(result.key) for result in done]
     store = SeenStore(run, looking, truth)
     with Steps(f"{name}: looking at images", len(images)) as steps:
         seen = look_at(looking, images, keys, truth, steps.advance, store if store.prepare() else None)
-    config = detector.config.as_dict()
-    alike = {**config, "seed": None}
-    scores = np.zeros((len(images), len(truth.classes)))
-    scores[:, [truth.classes.index(c) for c in detector.classes]] = np.array(seen.image_scores)
+    card, config = detector.learned.card, detector.config
+    alike = {key: card[key] for key in DECIDES} | {"config": {**config.as_dict(), "seed": None}}
+    scores = np.full((len(images), len(truth.classes)), -np.inf)  # of a class that it did not learn, none
+    both = [c for c in detector.classes if c in truth.classes]
+    learned = np.array(seen.image_scores).reshape(len(images), len(detector.classes))
+    scores[:, [truth.classes.index(c) for c in both]] = learned[:, [detector.classes.index(c) for c in both]]
     return Subject(
         name,
-        seen.detections,
+        {id: found.only(truth.classes) for id, found in seen.detections.items()},
         scores,
         seen.randomness,
         epochs_of(run),
-        json.dumps([alike, detector.branch, detector.learned.card["data_digest"]], sort_keys=True),
-        detector.config.method,
-        data_digest(images, keys) == detector.learned.card["data_digest"],
+        json.dumps([alike, detector.branch], sort_keys=True),
+        config.seed,
+        config.method,
+        {"run": str(run), "branch": detector.branch, "views": settings.views, "versions": card["versions"]},
+        data_digest(images, keys) == card["data_digest"],
     )
+
+
+def detector_of(run: Path, settings: DetectSettings, device: str = "auto") -> Detector:
+    """The detector of a run, with words for what is none."""
+    if run.is_file():
+        raise UsageError(f"{run}: a file, not the folder of a run. Results of another tool go with --detections {run}")
+    return load(run, settings, device)
+
+
+def require_classes(run: Path, detector: Detector, classes: Sequence[str]) -> None:
+    """Refuses a run that learned a class which the data does not have."""
+    unknown = [c for c in detector.classes if c not in classes]
+    if unknown:
+        raise MelmError(
+            f"{run}: learned the class {unknown[0]!r}, which the data does not have.{did_you_mean(unknown[0], classes)} "
+            f"Measure it on data with its classes: {', '.join(detector.classes)}"
+        )
+
+
+def readable(truth: Truth, images: TaggedImages) -> tuple[Truth, TaggedImages, list[str]]:
+    """Truth and images without those whose file cannot be read to its end, and what is wrong with these."""
+    complaints = {}
+    with Steps("reading images", len(images)) as steps:
+        for image in images:
+            try:
+                read_image(image.path)
+            except ImageError as error:
+                complaints[image.id] = str(error)
+            steps.advance()
+    bad = {image.id: image.path for image in images if image.id in complaints}
+    kept = {id: true for id, true in truth.images.items() if id not in bad}
+    without = replace(truth, images=kept, left_out={**truth.left_out, **bad})
+    good = tuple(image for image in images if image.id not in bad)
+    return without, replace(images, images=good), list(complaints.values())
+
+
+def placed(truth: Truth, images: TaggedImages) -> TaggedImages:
+    """The images whose boxes are known."""
+    return replace(images, images=tuple(image for image in images if image.id in truth.images))
 
 
 def measure(
@@ -85,6 +127,10 @@ def measure(
     data: Source | Path | str,
     *,
     settings: DetectSettings | None = None,
+    proposals_file: ReadyMade | None = None,
+    clip: bool = False,
+    tolerance: float = TOLERANCE,
+    threshold: float = 0.5,
     workers: int = 1,
     device: str = "auto",
 ) -> Evaluation:
@@ -93,12 +139,14 @@ def measure(
     `melm.evaluate("runs/birds", "photos/").corloc.mean`
     """
     source = data if isinstance(data, Source) else Source(Path(data))
-    truth, images = read_truth(source), read_tags(source)
+    truth = read_truth(source)
+    images = placed(truth, read_tags(source))
     if isinstance(what, Mapping):
-        return evaluate(Subject("detections", what), truth, images)
-    path = Path(what)
-    name = names_for([path])[path]
-    if (path / "run.json").is_file():
+        subject = Subject("detections", what)
+    elif (path := Path(what)) and (path / "run.json").is_file():
         settings = replace(settings or DetectSettings(), max_boxes=0)  # a cut costs average precision
-        return evaluate(subject_of_run(path, name, truth, images, settings, None, workers, device), truth, images)
-    return evaluate(Subject(name, read_detections(path, truth, split=source.split)), truth, images)
+        require_classes(path, detector_of(path, settings, device), truth.classes)
+        subject = subject_of_run(path, path.name, truth, images, settings, proposals_file, workers, device)
+    else:
+        subject = Subject(path.stem, read_detections(path, truth, clip, source.split))
+    return evaluate(subject, truth, images, tolerance, threshold)

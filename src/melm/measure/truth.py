@@ -7,7 +7,7 @@ the package's folders, and `tests/test_walls.py` holds every file to that order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,19 @@ class Truth:
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # upright width and height, by image id
     image_numbers: Mapping[int, str] = field(default_factory=dict)  # COCO's number -> image id, also of one left out
     class_numbers: Mapping[int, str] = field(default_factory=dict)  # COCO's number -> class, also of one left out
+    left_out: Mapping[str, Path] = field(default_factory=dict)  # images of the data that are not in `images`, by id
+
+    def only(self, classes: tuple[str, ...]) -> Truth:
+        """The objects of some of the classes, in this order."""
+        number = np.full(len(self.classes), -1)
+        number[[self.classes.index(name) for name in classes]] = np.arange(len(classes))
+        images = {}
+        for id, true in self.images.items():
+            kept = number[true.classes] >= 0
+            images[id] = TrueBoxes(
+                id, true.boxes[kept], number[true.classes[kept]], true.difficult[kept], true.crowd[kept]
+            )
+        return replace(self, classes=classes, images=images)
 
 
 def read_truth(source: Source) -> Truth:
@@ -49,20 +62,21 @@ def read_truth(source: Source) -> Truth:
     listing = read(source, boxes=True)
     number = {name: k for k, name in enumerate(listing.classes)}
     problems = [problem for problem in listing.problems if problem.severity == "error"]
-    images, files, sizes = {}, {}, {}
+    images, files, sizes, left_out = {}, {}, {}, {}
     for entry in listing.entries:
         try:
             info = image_info(entry.path)
             images[entry.id] = _placed(entry, info, number)
             files[entry.id], sizes[entry.id] = entry.path, (info.width, info.height)
         except (DataError, ImageError) as error:
+            left_out[entry.id] = entry.path
             problems.append(
                 Problem("error", "boxes left out", str(entry.path), str(error).removeprefix(f"{entry.path}: "))
             )
     if not any(len(image.boxes) for image in images.values()):
         raise DataError(f"{source.path}: this data set has no boxes to measure against")
     numbers = listing.image_numbers, listing.class_numbers
-    return Truth(listing.classes, images, tuple(problems), files, sizes, *numbers)
+    return Truth(listing.classes, images, tuple(problems), files, sizes, *numbers, left_out)
 
 
 def _placed(entry: Entry, info: ImageInfo, number: dict[str, int]) -> TrueBoxes:

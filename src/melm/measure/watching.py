@@ -16,7 +16,7 @@ import torch
 from melm.data.records import TaggedImage
 from melm.detect.detector import Detector, DetectSettings, branch_scores
 from melm.detect.run import Looking
-from melm.errors import MelmError, one_of
+from melm.errors import MelmError, UsageError, did_you_mean
 from melm.learn.model_file import Learned
 from melm.learn.network import Network
 from melm.learn.presets import LearnConfig
@@ -63,8 +63,7 @@ class WhileLearning:
         watched: Iterable[str] = (),
     ) -> None:
         self.run, self.classes, self.config, self.ready_made, self.truth = run, classes, config, ready_made, truth
-        by_id = {image.id: image for image in images}
-        self.watched = [by_id[one_of("image", id, by_id)] for id in dict.fromkeys(watched)]
+        self.watched = [_named(id, images) for id in dict.fromkeys(watched)]
         tagged = [image for image in images if image.tags and truth and image.id in truth.images]
         self.measured = [tagged[i * len(tagged) // most] for i in range(most)] if 0 < most < len(tagged) else tagged
 
@@ -107,6 +106,16 @@ class WhileLearning:
                 file.write(b"".join(json.dumps(asdict(look)).encode() + b"\n" for look in looks))
         except OSError as error:
             raise MelmError(f"{path}: cannot be written ({error.strerror}). Make room and run again") from None
+
+
+def _named(asked: str, images: Sequence[TaggedImage]) -> TaggedImage:
+    """The image with this id, or else the only one with this file name."""
+    by_id = {image.id: image for image in images}
+    alike = [image for image in images if asked in (image.path.name, image.path.stem)]
+    if asked in by_id or len(alike) == 1:
+        return by_id.get(asked) or alike[0]
+    several = f" Several files have this name: {', '.join(i.id for i in alike[:5])}." if alike else ""
+    raise UsageError(f"--watch {asked}: no image has this id.{several or did_you_mean(asked, by_id)}")
 
 
 @torch.no_grad()

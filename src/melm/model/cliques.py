@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from melm.boxes import ranked
+from melm.errors import MelmError
 
 
-class NotFinite(ValueError):
+class NotFinite(MelmError):
     """A score that is not a finite number, so that nothing can be ordered by it."""
 
 

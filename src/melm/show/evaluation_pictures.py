@@ -18,10 +18,7 @@ def write_pictures(folder: Path, evaluations: Sequence[Evaluation], runs: Sequen
 
     `runs` are the folders of the first evaluations; those after them are of files.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MelmError(f"{folder}: cannot be made ({error.strerror}). Name another folder with --plots") from None
+    make_folder(folder)
     written = [folder / "precision-recall.png"]
     plot_precision_recall({e.name: e.precision["voc07"] for e in evaluations}, written[0])
     histories = {e.name: e.subject.epochs for e in evaluations if e.subject.epochs}
@@ -32,10 +29,19 @@ def write_pictures(folder: Path, evaluations: Sequence[Evaluation], runs: Sequen
         own = folder
         if len(evaluations) > 1:
             own = folder / f"{number + 1}-{Path(evaluation.name).name}"
-            own.mkdir(exist_ok=True)
+            make_folder(own)
         written += [own / "errors.png", own / "confusion.png"]
-        plot_errors(evaluation.best_boxes, written[-2])
-        plot_confusion(evaluation.top_boxes.confusion(), evaluation.corloc.classes, written[-1])
+        plot_errors(evaluation.best_boxes, written[-2], "The best box of each tag")
+        confusion = evaluation.top_boxes.confusion()
+        words = "As many detections of each class as it has objects"
+        plot_confusion(confusion, evaluation.corloc.classes, written[-1], words)
         if number < len(runs):
             written += write_strips(read_looks(runs[number]), own, truth)
     return written
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MelmError(f"{folder}: cannot be made ({error.strerror}). Name another folder with --plots") from None

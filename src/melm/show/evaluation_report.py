@@ -41,21 +41,39 @@ class Report:
                 for names, rows in [self._by_class(measure)]
             ]
             parts.append(self._against())
-        return "\n\n".join(part for part in parts if part)
+        return "\n\n".join(part for part in (*parts, "\n".join(self.notes())) if part)
+
+    def notes(self) -> list[str]:
+        """What a reader of the figures has to know."""
+        lines = []
+        for evaluation in self.evaluations:
+            subject, name = evaluation.subject, evaluation.name
+            if subject.learned_from is False:
+                lines.append(f"{name}: not the very images and tags it learned from, which CorLoc is meant for")
+            never = [c.name for c in evaluation.precision["voc07"].classes if c.objects and not c.detections]
+            if never and len(never) < len(evaluation.corloc.classes):
+                listed = ", ".join(never[:10]) + (f" and {len(never) - 10} more" if len(never) > 10 else "")
+                lines.append(f"{name}: never found, and 0 in every mean: {listed}")
+        scored = {evaluation.subject.image_scores is None for evaluation in self.evaluations}
+        if len(scored) == 2:
+            lines.append("image mAP07: a run's scores are sums of p(y, h), a file's its best detections")
+        return lines
 
     def markdown(self) -> str:
         tables = [_markdown(*self._summary())]
         for measure in IN_TABLES:
             names, rows = self._by_class(measure)
             tables.append(f"{measure}, %\n\n" + _markdown(["", *names], rows))
-        return "\n\n".join([self.title, *tables, self._against()]).strip()
+        lines = [f"- {line}" for line in (*self._against().splitlines()[1:], *self.notes())]
+        return "\n\n".join([self.title, *tables, *self._against().splitlines()[:1], "\n".join(lines)]).strip()
 
     def latex(self) -> str:
         tables = [_latex(*self._summary(), caption=self.title)]
         for measure in IN_TABLES:
             names, rows = self._by_class(measure)
             tables.append(_latex(["", *names], rows, caption=f"{measure} (%)"))
-        return "\n\n".join(tables)
+        said = [f"% {line}" for line in (*self._against().splitlines(), *self.notes())]
+        return "\n\n".join(["% needs the package booktabs", *tables, *(["\n".join(said)] if said else [])])
 
     def csv(self) -> str:
         """One line a run and class, and one for its mean: what a spreadsheet or pandas reads."""
@@ -70,7 +88,7 @@ class Report:
                 figures = [_digits(values[measure][name]) for measure in measures]
                 rows.writerow([evaluation.name, name, *figures, *of_kind.counts[k].tolist()])
             means = [_mean(values[measure]) for measure in measures]
-            rows.writerow([evaluation.name, "mean", *map(_digits, means), *of_kind.counts.sum(axis=0).tolist()])
+            rows.writerow([evaluation.name, "mean", *map(_digits, means), *[""] * len(kinds)])
         return file.getvalue().rstrip("\n")
 
     def _summary(self) -> tuple[list[str], list[list[str]]]:
@@ -125,10 +143,8 @@ class Report:
 
     def _figures(self, evaluation: Evaluation) -> str:
         coco, images = evaluation.coco.figures(), evaluation.classification.figures()
-        learned = evaluation.subject.learned_from
-        where = "" if learned is not False else " (not on the images it learned from, which CorLoc is meant for)"
         lines = [
-            f"CorLoc {_percent(evaluation.corloc.mean)}{where}",
+            f"CorLoc {_percent(evaluation.corloc.mean)}",
             "VOC 2007 mAP {}, VOC 2010 and 2012 {}, ILSVRC 2013 {}".format(
                 *(_percent(evaluation.precision[rule].mean) for rule in ("voc07", "voc12", "ilsvrc13"))
             ),
@@ -156,10 +172,12 @@ class Report:
             for row in analysis.rows():
                 counts = [int(str(row[kind])) for kind in kinds]
                 shares = [_percent(count / sum(counts) if sum(counts) else math.nan) for count in counts]
-                rows.append([str(row["class"]), *shares, f"{row['missed']:,} of {row['objects']:,}"])
+                missed = [f"{row['missed']:,} of {row['objects']:,}"] if analysis is evaluation.top_boxes else []
+                rows.append([str(row["class"]), *shares, *missed])
             shares = [_percent(share) for share in analysis.shares().values()]
-            rows.append(["all", *shares, f"{analysis.missed.sum():,} of {analysis.objects.sum():,}"])
-            parts.append(f"{words}\n" + table(["class", *kinds, "objects missed"], rows))
+            total = [f"{analysis.missed.sum():,} of {analysis.objects.sum():,}"] if missed else []
+            rows.append(["all", *shares, *total])
+            parts.append(f"{words}\n" + table(["class", *kinds, *["objects missed"] * len(total)], rows))
         return "\n\n".join(parts)
 
 
@@ -189,9 +207,13 @@ def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(header), "|---" + "|---:" * (len(header) - 1) + "|", *map(line, rows)])
 
 
-LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
-    c: f"\\{c}" for c in "&%$#_{}"
-}
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+} | {c: f"\\{c}" for c in "&%$#_{}"}
 
 
 def _latex(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:

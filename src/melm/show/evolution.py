@@ -82,7 +82,8 @@ def write_strips(looks: Sequence[Look], folder: Path, truth: Truth | None) -> li
         image: NDArray[np.uint8] | None = None
         for tag, of_tag in groupby(of_image, lambda look: look.tag):
             shown = chosen_epochs(list(of_tag))
-            image = read_image(Path(shown[-1].file)) if image is None else image
+            here = truth.files.get(id) if truth else None  # where the data lies now
+            image = read_image(here or Path(shown[-1].file)) if image is None else image
             name = file_name(id, tag)
             for path, strip in (
                 (folder / f"evolution-{name}.jpg", evolution_strip(image, shown, _objects(truth, id, tag))),

@@ -49,14 +49,20 @@ def plot_precision_recall(results: Mapping[str, AveragePrecision], path: Path) -
     save_figure(precision_recall_figure(results), path)
 
 
-def plot_confusion(table: NDArray[np.integer], classes: Sequence[str], path: Path) -> None:
+def plot_confusion(table: NDArray[np.integer], classes: Sequence[str], path: Path, title: str = "") -> None:
     """The table of `ErrorAnalysis.confusion`, (K + 1, K + 1), as a heat map of the shares of each row."""
-    save_figure(confusion_figure(table, classes), path)
+    save_figure(_titled(confusion_figure(table, classes), title), path)
 
 
-def plot_errors(analysis: ErrorAnalysis, path: Path) -> None:
+def plot_errors(analysis: ErrorAnalysis, path: Path, title: str = "") -> None:
     """A bar for each class, and one for all: shares of the kinds of right and wrong."""
-    save_figure(errors_figure(analysis), path)
+    save_figure(_titled(errors_figure(analysis), title), path)
+
+
+def _titled(figure: Figure, title: str) -> Figure:
+    if title:
+        figure.suptitle(title, fontsize="medium")
+    return figure
 
 
 def learning_figure(histories: Mapping[str, History]) -> Figure:
@@ -204,7 +210,7 @@ def confusion_figure(table: NDArray[np.integer], classes: Sequence[str]) -> Figu
     places = [*range(0, size - 1, math.ceil(size / LABELLED)), size - 1]
     names = [_words(classes[k], k) for k in places[:-1]]
     axes.set_xticks(places, [*names, "missed"], fontsize=points, rotation=90)
-    axes.set_yticks(places, [*names, "background"], fontsize=points)
+    axes.set_yticks(places, [*names, "on no object"], fontsize=points)
     axes.tick_params(length=2)
     _in_a_font(*axes.get_xticklabels(), *axes.get_yticklabels())
     axes.set(xlabel="detected as", ylabel="object")

@@ -27,6 +27,11 @@ class Source:
     classes: tuple[str, ...] | None = None
     background: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("path", "images"):  # a text will do
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, Path(given))
+
 
 @dataclass(frozen=True, slots=True)
 class Object:
