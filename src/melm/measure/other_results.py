@@ -39,8 +39,8 @@ def read_detections(path: Path, truth: Truth, clip: bool = False, split: str | N
     """What a file or folder of results says was found in the truth's images, by image id; numbers are float64.
 
     An image without an entry is not in it, nor is one that is left out of the truth. A box that reaches more than a pixel
-    beyond its image is an error; with `clip`, boxes are cut at the image's edge. `split` chooses among comp4 files of several splits. Where the truth does not know the size of an
-    image, its boxes are taken as they are, and width and height are 0.
+    beyond its image is an error; with `clip`, boxes are cut at the image's edge. `split` chooses among comp4 files of several
+    splits. Where the truth does not know the size of an image, its boxes are taken as they are, and width and height are 0.
     """
     images = images_of(truth)
     classes = Known("class", "classes", "category_id", truth.classes, truth.class_numbers)
