@@ -17,7 +17,7 @@ from melm.config import MELM as MELM_CONFIG
 from melm.config import METHODS
 from melm.errors import UsageError
 from melm.model.branches import Regions
-from melm.model.cliques import Cliques, coordinate_order, every_proposal, partition_cliques
+from melm.model.cliques import Cliques, NotFinite, coordinate_order, every_proposal, partition_cliques
 from melm.model.entropy import (
     discovery_loss,
     global_entropy,
@@ -651,7 +651,7 @@ def test_wrong_configurations(changes, words):
 
 
 def test_scores_that_are_no_numbers_are_refused():
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(NotFinite, match="NaN"):
         partition_cliques(BOXES, tensor([0.1, math.nan, 0.2, 0.3]))
 
 
