@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from melm.commands.options import Name, taken, workers_option
+from melm.commands.options import Name, looking_options, taken, workers_option
 from melm.data.formats import FORMATS
 from melm.errors import UsageError
 from melm.proposals.record import FILE_BOXES, METHODS
@@ -20,19 +20,7 @@ from melm.proposals.record import FILE_BOXES, METHODS
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for what is found.")
 @click.option("--format", type=Name("format", tuple(FORMATS)), help="How PATHS are laid out, if they are data sets.")
 @click.option("--split", help="Part of a data set.")
-@click.option("--branch", help="discovery, 'localization 1' and so on, or mean; the method's own if not given.")
-@click.option(
-    "--views",
-    type=Name("views", ("single", "flip", "paper")),
-    default="single",
-    show_default=True,
-    help="How many looks are averaged; paper: every scale, mirrored too.",
-)
-@click.option(
-    "--nms",
-    type=float,
-    help="Overlap above which the weaker of two boxes of a class goes.  [default: 0.3, discovery 0.4]",
-)
+@looking_options
 @click.option(
     "--min-score",
     type=float,

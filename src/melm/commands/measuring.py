@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from melm.commands.options import Name, named_data_options, source_of, taken, workers_option
+from melm.commands.options import Name, looking_options, named_data_options, source_of, taken, workers_option
 from melm.errors import UsageError
 from melm.proposals.record import FILE_BOXES
 
@@ -29,15 +29,7 @@ from melm.proposals.record import FILE_BOXES
     "wrote; can be repeated.",
 )
 @click.option("--clip", is_flag=True, help="Cut boxes of FILE at the image's edge instead of refusing them.")
-@click.option("--branch", help="discovery, 'localization 1' and so on, or mean; the method's own if not given.")
-@click.option(
-    "--views",
-    type=Name("views", ("single", "flip", "paper")),
-    default="single",
-    show_default=True,
-    help="How many looks are averaged; paper: every scale, mirrored too.",
-)
-@click.option("--nms", type=float, help="Overlap of suppression.  [default: 0.3, discovery 0.4]")
+@looking_options
 @click.option(
     "--file", type=click.Path(path_type=Path), help="Boxes somebody made for these images: .mat, .npz or .pkl."
 )

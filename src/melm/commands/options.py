@@ -64,6 +64,31 @@ def reading_options(command: Command) -> Command:
     return command
 
 
+def looking_options(command: Command) -> Command:
+    """How a run's detector looks at images."""
+    for option in reversed(
+        [
+            click.option(
+                "--branch", help="discovery, 'localization 1' and so on, or mean; the method's own if not given."
+            ),
+            click.option(
+                "--views",
+                type=Name("views", ("single", "flip", "paper")),
+                default="single",
+                show_default=True,
+                help="How many looks are averaged; paper: every scale, mirrored too.",
+            ),
+            click.option(
+                "--nms",
+                type=float,
+                help="Overlap above which the weaker of two boxes of a class goes.  [default: 0.3, discovery 0.4]",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
 def workers_option(command: Command) -> Command:
     return click.option(
         "--workers", type=click.IntRange(min=1), default=available_cores, show_default="all cores", help="Processes."
