@@ -78,7 +78,7 @@ def evaluate(
     """
     from melm.data import read_tags
     from melm.detect.detector import DetectSettings
-    from melm.measure.evaluation import Subject, by_seed, comparisons, evaluate, plain
+    from melm.measure.evaluation import Subject, by_seed, comparisons, evaluate
     from melm.measure.other_results import read_detections
     from melm.measure.subjects import detector_of, names_for, placed, readable, require_classes, subject_of_run
     from melm.measure.truth import read_truth
@@ -124,11 +124,10 @@ def evaluate(
             print(f"{names[path]}: entries for {len(detections):,} of {len(truth.images):,} images", file=sys.stderr)
         subjects.append(Subject(names[path], {id: d.only(truth.classes) for id, d in detections.items()}))
     evaluations = [evaluate(subject, truth, images, tolerance, threshold) for subject in subjects]
-    compared = comparisons(evaluations, truth, draws)
     objects = sum(c.objects for c in evaluations[0].precision["voc07"].classes)
     where = f"{source.path}" + (f", split {split}" if split else "")
     title = f"{where}: {len(truth.images):,} images, {objects:,} objects, {len(truth.classes)} classes"
-    report = Report(title, evaluations, by_seed(evaluations), compared)
+    report = Report(title, evaluations, by_seed(evaluations), comparisons(evaluations, truth, draws))
     if style == "json":
         figures = {
             "data": str(source.path),
@@ -136,12 +135,7 @@ def evaluate(
             "left_out": sorted(every.left_out),
             "images": len(truth.images),
             "objects": objects,
-            "evaluations": [evaluation.as_dict() for evaluation in evaluations],
-            "seeds": plain(
-                {group: {name: vars(s) for name, s in spreads.items()} for group, spreads in report.seeds.items()}
-            ),
-            "notes": report.notes(),
-            "comparisons": [comparison.as_dict() for comparison in compared],
+            **report.as_dict(),
         }
         print(json.dumps(figures, indent=1, ensure_ascii=False, allow_nan=False))
     else:

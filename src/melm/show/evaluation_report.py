@@ -7,14 +7,13 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 from melm.measure.compare import Spread
 from melm.measure.error_analysis import KINDS
-from melm.measure.evaluation import Comparison, Evaluation
+from melm.measure.evaluation import Comparison, Evaluation, plain
 from melm.show.tables import table
 
-Style = Literal["text", "markdown", "latex", "csv"]
 AS_IS = ("loc. accuracy", "loc. variance")  # not percent, as the paper's curves are not
 IN_TABLES = ("CorLoc", "AP voc07")  # measures of which the paper prints every class
 
@@ -58,6 +57,16 @@ class Report:
         if len(scored) == 2:
             lines.append("image mAP07: a run's scores are sums of p(y, h), a file's its best detections")
         return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every figure, as JSON has it."""
+        seeds = {group: {name: vars(s) for name, s in spreads.items()} for group, spreads in self.seeds.items()}
+        return {
+            "evaluations": [evaluation.as_dict() for evaluation in self.evaluations],
+            "seeds": plain(seeds),
+            "comparisons": [comparison.as_dict() for comparison in self.comparisons],
+            "notes": self.notes(),
+        }
 
     def markdown(self) -> str:
         tables = [_markdown(*self._summary())]

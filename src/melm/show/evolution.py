@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from melm.boxes import Boxes, iou
 from melm.data.images import read_image
@@ -20,7 +20,7 @@ from melm.files import write_whole
 from melm.measure.truth import Truth
 from melm.measure.watching import Look
 from melm.show.drawings import TRUE, Colour, class_colour
-from melm.show.fonts import font_for
+from melm.show.fonts import fitted_text, font_for
 
 LIKELY, LEARNED, DARK, FRAME = (64, 128, 255), (255, 255, 255), (24, 24, 24), (208, 208, 208)
 CLIQUES = 12  # drawn at most
@@ -150,8 +150,11 @@ class _Panel:
     def captioned(self, picture: Image.Image, words: str) -> NDArray[np.uint8]:
         """The picture in the middle of its room, in a thin frame, and the words under it."""
         width, height = self.room
-        text, font = _fitted(words, self.letters, width)
-        rise, fall = _font("0", self.letters).getmetrics()
+        text = " ".join(words.split())
+        if font_for(text, self.letters) is None:
+            text = ascii(text)[1:-1]  # escapes like \u732b, where no font has the characters
+        text, font = fitted_text(text, self.letters, width)
+        rise, fall = fitted_text("0", self.letters, width)[1].getmetrics()
         whole = Image.new("RGB", (width + 2, height + rise + fall + 6), "white")
         left = 1 + (width - picture.width) // 2
         draw = ImageDraw.Draw(whole)
@@ -159,26 +162,6 @@ class _Panel:
         whole.paste(picture, (left, 1))
         draw.text((1 + (width - round(font.getlength(text))) // 2, height + 4 + rise), text, DARK, font, anchor="ls")
         return np.asarray(whole)
-
-
-def _fitted(words: str, pixels: int, width: int) -> tuple[str, ImageFont.FreeTypeFont]:
-    """The words in a font that has them, else as escapes like \\u732b; smaller or cut with an ellipsis if they are too long."""
-    text = " ".join(words.split())
-    if font_for(text, pixels) is None:
-        text = ascii(text)[1:-1]
-    for size in range(pixels, min(pixels, 9) - 1, -1):
-        font = _font(text, size)
-        if font.getlength(text) <= width:
-            return text, font
-    while text and font.getlength(f"{text}…") > width:
-        text = text[:-1]
-    return f"{text}…", font
-
-
-def _font(text: str, size: int) -> ImageFont.FreeTypeFont:
-    font = font_for(text, size)
-    assert font is not None  # of words that were tried before
-    return font
 
 
 def _by_epoch(looks: Sequence[Look]) -> list[Look]:

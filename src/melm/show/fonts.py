@@ -49,3 +49,14 @@ def _characters(path: str) -> frozenset[int]:
 @lru_cache(maxsize=64)
 def _loaded(path: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(path, size)
+
+
+def fitted_text(text: str, size: int, room: int) -> tuple[str, ImageFont.FreeTypeFont]:
+    """The text and a font of this size for it; smaller, down to 8, or cut with an ellipsis if it is wider than the room."""
+    for smaller in range(size, min(size, 8) - 1, -1):
+        font = font_for(text, smaller) or _loaded(_dejavu(), smaller)
+        if font.getlength(text) <= room:
+            return text, font
+    while text and font.getlength(f"{text}…") > room:
+        text = text[:-1]
+    return f"{text}…" if text else "", font

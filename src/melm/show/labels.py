@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from PIL import ImageFont
 
 from melm.detect.detections import Detections
-from melm.show.fonts import font_for
+from melm.show.fonts import fitted_text, font_for
 
 Place = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -31,7 +31,7 @@ def place_labels(detections: Detections, size: tuple[int, int]) -> list[Label]:
         name = " ".join(detections.names[number].split())
         if font_for(name, pixels) is None:
             name = f"#{number}"
-        text, font = _fitted(f"{name} {score:.2f}", pixels, size[0])
+        text, font = fitted_text(f"{name} {score:.2f}", pixels, size[0] - 2 * max(1, pixels // 6))
         rise, fall = font.getmetrics()
         pad = max(1, pixels // 6)
         width, height = min(size[0], round(font.getlength(text)) + 2 * pad), min(size[1], rise + fall)
@@ -64,22 +64,3 @@ def _inside(left: int, top: int, width: int, height: int, size: tuple[int, int])
 
 def _meet(a: Place, b: Place) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _fitted(text: str, pixels: int, width: int) -> tuple[str, ImageFont.FreeTypeFont]:
-    """The text, smaller or cut with an ellipsis if it is wider than the picture."""
-    for size in range(pixels, min(pixels, 8) - 1, -1):
-        font = _font(text, size)
-        room = width - 2 * max(1, pixels // 6)
-        if font.getlength(text) <= room:
-            return text, font
-    cut = text
-    while cut and font.getlength(f"{cut}…") > room:
-        cut = cut[:-1]
-    return f"{cut}…" if cut else "", font
-
-
-def _font(text: str, size: int) -> ImageFont.FreeTypeFont:
-    font = font_for(text, size) or font_for("0", size)
-    assert font is not None  # DejaVu has digits
-    return font
