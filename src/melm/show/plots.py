@@ -56,7 +56,10 @@ def plot_confusion(table: NDArray[np.integer], classes: Sequence[str], path: Pat
 
 def plot_errors(analysis: ErrorAnalysis, path: Path, title: str = "") -> None:
     """A bar for each class, and one for all: shares of the kinds of right and wrong."""
-    save_figure(_titled(errors_figure(analysis), title), path)
+    figure = errors_figure(analysis)
+    if title:  # below: above the bars is the legend
+        figure.axes[0].set_xlabel(f"{title}, %")
+    save_figure(figure, path)
 
 
 def _titled(figure: Figure, title: str) -> Figure:
