@@ -16,9 +16,10 @@ from melm.commands.data import check, proposals
 from melm.commands.detecting import demo, detect
 from melm.commands.learning import features, presets, train
 from melm.commands.measuring import evaluate
+from melm.commands.running import run
 from melm.errors import MelmError, UsageError, did_you_mean
 
-RESUMABLE = ("proposals", "features", "train", "detect", "evaluate", "demo")
+RESUMABLE = ("proposals", "features", "train", "detect", "evaluate", "run", "demo")
 
 
 class Commands(click.Group):
@@ -44,11 +45,12 @@ def cli() -> None:
       melm train photos/ --out run  learn a detector from the tags
       melm detect run new-photos/   find things with it
       melm evaluate run --data VOC  measure it on data that has boxes
+      melm run --recipe FILE        learn and measure a whole table of results
       melm demo                     all of it on a generated data set, in minutes
     """
 
 
-for command in (check, proposals, presets, features, train, detect, evaluate, demo):
+for command in (check, proposals, presets, features, train, detect, evaluate, run, demo):
     cli.add_command(command)
 
 

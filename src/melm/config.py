@@ -33,6 +33,10 @@ class MethodConfig:
     scoring: str = "two_stream"  # Eq. 4: one softmax over classes and cliques, or one over each and their product
     surround: bool = False  # the location logit reads the frame less the ring around it, not the box
     prior_weight: float = 0.0  # b: what the class-agnostic prior adds to the location logit
+    # Evidence that takes part where an object is chosen, not where it is learned
+    contrast_weight: float = 0.0  # of the contrast of a box with its surround
+    score_weight: float = 0.0  # of the score that the proposals came with
+    # Cliques
     cliques: bool = True  # Eq. 2; without, every proposal is its own clique
     top: int = 200  # proposals that are partitioned
     clique_iou: float = 0.7  # tau
@@ -60,6 +64,8 @@ class MethodConfig:
         _within("clique_iou", self.clique_iou, 0, 1)
         _within("object_iou", self.object_iou, 0, 1)
         _within("prior_weight", self.prior_weight, -1e6, 1e6)
+        _within("contrast_weight", self.contrast_weight, 0, 1e6)
+        _within("score_weight", self.score_weight, 0, 1e6)
         _within("kernel", self.kernel, 0, 1e6)
         _within("feedback_rate", self.feedback_rate, 0, 100)
         _within("branches", self.branches, 0, 100)
@@ -72,8 +78,13 @@ class MethodConfig:
 
     @property
     def reads_surround(self) -> bool:
-        """Whether any branch needs the frame and the ring of each proposal."""
-        return self.surround or self.branch_sees_surround
+        """Whether anything needs the frame and the ring of each proposal."""
+        return self.surround or self.branch_sees_surround or self.contrast_weight > 0
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether objects are chosen by more than what is learned."""
+        return self.contrast_weight > 0 or self.score_weight > 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -126,7 +126,8 @@ def store(few, shared_cache, tmp_path, monkeypatch):
     trunk = trunk_of()
     fit_basis(trunk, images, keys, proposals)
     store = RegionStore(trunk, BOXES)
-    assert make_regions(trunk, images, keys, proposals, store) == 4
+    make_regions(trunk, images, keys, proposals, store)
+    assert store.made == 4
     return trunk, store
 
 
@@ -145,16 +146,19 @@ def test_only_what_is_missing_or_damaged_is_computed(few, store):
     trunk, kept = store
     whole = {key: kept.path(key).read_bytes() for key in keys}
     calls = []
-    assert make_regions(trunk, images, keys, proposals, kept, lambda: calls.append(1)) == 0 and len(calls) == 4
+    make_regions(trunk, images, keys, proposals, kept, lambda: calls.append(1))
+    assert kept.made == 4 and len(calls) == 4
     kept.path(keys[0]).unlink()
     kept.path(keys[1]).write_bytes(whole[keys[1]][:200])
     kept.path(keys[2]).write_bytes(b"")
     with pytest.raises(MelmError, match="gone or damaged"):
         kept.regions(keys[1])
-    assert make_regions(trunk, images, keys, proposals, kept) == 3
+    make_regions(trunk, images, keys, proposals, kept)
+    assert kept.made == 4 + 3
     assert {key: kept.path(key).read_bytes() for key in keys} == whole
     kept.put(keys[3], Regions(*torch.zeros(3, 5, 12)))  # of fewer boxes than the image has
-    assert make_regions(trunk, images, keys, proposals, kept) == 1
+    make_regions(trunk, images, keys, proposals, kept)
+    assert kept.made == 4 + 3 + 2  # one of them was the wrong one
     assert kept.path(keys[3]).read_bytes() == whole[keys[3]]
 
 
@@ -186,7 +190,7 @@ def test_a_runs_basis_serves_again_when_images_are_added(small_scenes, shared_ca
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")}
     assert len(before) == 4
     config = small_config(epochs=1, **CHANGES)
-    there = features(Source(small_scenes / "train-tags.csv"), config, basis=first, device="cpu", workers=1)
+    there = features(Source(small_scenes / "train-tags.csv"), config, basis=first, device="cpu", workers=1).folder
     after = {path: path.stat().st_mtime_ns for path in there.rglob("*.npy")}
     assert there == folder and len(after) == 13 and {path: after[path] for path in before} == before
     second = small_train(small_scenes / "train-tags.csv", tmp_path / "second", basis=first, epochs=1, **CHANGES)

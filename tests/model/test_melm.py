@@ -45,12 +45,27 @@ class Transcription:
         elif config.scoring == "two_stream":
             location = box @ weights["discovery.of_location.weight"].T + weights["discovery.of_location.bias"]
         location = location + config.prior_weight * prior.numpy()[:, None]
-        self.log_prob = self.scored(config, of_class, location)
+        self.plain = self.scored(config, of_class, location)
+        self.evidence = self.known_of(config, regions, prior.exp())
+        self.log_prob = self.scored(config, of_class, location + self.evidence[:, None])
         overlap = iou(boxes.numpy(), boxes.numpy())
         self.cliques = self.partition(boxes.numpy(), overlap, self.log_prob.max(axis=1), config)
-        means = [np.stack([values[c].mean(axis=0) for c in self.cliques]) for values in (of_class, location)]
-        self.clique_log_prob = self.scored(config, *means)
+        given = of_class, location, location + self.evidence[:, None]
+        means = [np.stack([values[c].mean(axis=0) for c in self.cliques]) for values in given]
+        self.clique_log_prob = self.scored(config, means[0], means[1])
+        self.chosen = np.exp(self.scored(config, means[0], means[2]))
         self.total = self.loss(config, branches, overlap, tags, known)
+
+    @staticmethod
+    def known_of(config, regions, score):
+        differs = np.array(
+            [
+                -(b @ r) / np.sqrt((b @ b) * (r @ r))
+                for b, r in zip(regions.box.numpy(), regions.ring.numpy(), strict=True)
+            ]
+        )
+        kinds = (config.contrast_weight, differs), (config.score_weight, score.numpy())
+        return sum(weight * (values - values.mean()) / values.std() for weight, values in kinds)
 
     @staticmethod
     def scored(config, of_class, location):
@@ -81,16 +96,19 @@ class Transcription:
             if known[y] and tags[y]:
                 total -= np.log((used[:, y] * p[:, y]).sum())
             elif known[y]:
-                total -= np.log(1 - np.exp(self.log_prob[:, y])).sum()
+                total -= np.log(1 - np.exp(self.plain[:, y])).sum()
         tagged = [y for y in range(len(tags)) if tags[y] and known[y]]
         found = [[]]
+        weight = self.chosen / self.chosen.sum(axis=1, keepdims=True)
+        used = weight if config.weighted else np.ones_like(weight)
         for y in tagged:
-            c = int((used[:, y] * p[:, y]).argmax())
+            c = int((used[:, y] * self.chosen[:, y]).argmax())
             found[0].append((max(self.cliques[c], key=lambda i: self.log_prob[i, y]), y, weight[c, y]))
         for log_prob in branches:
             teachers = [t for some in found for t in some] if config.teaching == "accumulated" else found[-1]
             total += config.localization_weight * self.taught(config, log_prob, teachers, overlap, known)
-            found.append([(int(log_prob[:, y].argmax()), y, np.exp(log_prob[:, y].max())) for y in tagged])
+            best = [int((log_prob[:, y] + self.evidence).argmax()) for y in tagged]
+            found.append([(i, y, np.exp(log_prob[i, y])) for i, y in zip(best, tagged, strict=True)])
         return total
 
     def taught(self, config, log_prob, teachers, overlap, known):
@@ -132,6 +150,9 @@ PLAIN = DEFAULT.with_(kernel=3.0, clique_iou=0.3, top=15)
 SETTINGS = {
     "default": PLAIN,
     "surround and prior": PLAIN.with_(surround=True, prior_weight=4.0, branch_sees_surround=True),
+    "contrast": PLAIN.with_(contrast_weight=1.5),
+    "joint and contrast": PLAIN.with_(scoring="joint", contrast_weight=1.5),
+    "score": PLAIN.with_(score_weight=2.0),
     "joint": PLAIN.with_(scoring="joint"),
     "joint, surround and prior": PLAIN.with_(scoring="joint", surround=True, prior_weight=4.0),
     "chain": PLAIN.with_(teaching="chain"),
@@ -150,7 +171,7 @@ IMAGES = [((1, 0, 1), (1, 1, 1)), ((1, 1, 0), (1, 0, 1)), ((0, 0, 0), (1, 1, 1))
 
 def totals(config, seed, tags, known):
     model, (regions, boxes, prior) = build(config), scene(seed)
-    output = model(regions, boxes, prior, strength=0.6)
+    output = model(regions, boxes, prior, strength=0.6, score=prior.exp())
     losses = MinEntropyLoss(config)(output, boxes, torch.tensor(tags), torch.tensor(known))
     return output, losses, Transcription(model, config, regions, boxes, prior, 0.6, tags, known)
 

@@ -114,7 +114,7 @@ def features(workers: int, **options: Any) -> int:
     from melm.learn.train import features as make_features
 
     config, ready_made = learning_config(options, {})
-    folder = make_features(
+    store = make_features(
         source_of(options),
         config,
         proposals_file=ready_made,
@@ -122,7 +122,7 @@ def features(workers: int, **options: Any) -> int:
         say=print,
         **taken(options, "basis", "device", "skip_bad"),
     )
-    print(f"kept in {folder}")
+    print(f"kept in {store.folder}")
     return 0
 
 

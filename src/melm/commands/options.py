@@ -58,6 +58,9 @@ def reading_options(command: Command) -> Command:
             click.option(
                 "--background", metavar="CLASS", help="A class whose images are known to show none of the others."
             ),
+            click.option(
+                "--limit", type=int, metavar="N", help="Only N images, spread evenly over the data, to try things."
+            ),
         ]
     ):
         command = option(command)
@@ -108,6 +111,7 @@ def source_of(options: dict[str, Any]) -> Source:
         options.pop("images"),
         names,
         options.pop("background"),
+        options.pop("limit"),
     )
 
 

@@ -125,12 +125,13 @@ def forward(network: Network, strength: float, regions: Regions, proposals: Prop
     """MELM on the regions of one image, as at detection. Where it feeds back the objectness of the preceding iteration, that of a
     first pass stands for it."""
     device = next(network.melm.parameters()).device
-    boxes, prior = (torch.from_numpy(array).to(device) for array in (proposals.boxes, proposals.prior))
+    given = (proposals.boxes, proposals.prior, proposals.score)
+    boxes, prior, score = (torch.from_numpy(array).to(device) for array in given)
     regions = regions.each(lambda part: part.to(device))
     previous = None
     if network.melm.config.feedback == "previous":
-        previous = network.melm(regions, boxes, prior, strength).objectness
-    output: Output = network.melm(regions, boxes, prior, strength, previous)
+        previous = network.melm(regions, boxes, prior, strength, score=score).objectness
+    output: Output = network.melm(regions, boxes, prior, strength, previous, score)
     return output
 
 
@@ -148,9 +149,9 @@ def branch_scores(output: Output, branch: str) -> NDArray[np.float32]:
     if branch == "discovery":
         prob = output.log_prob.exp()
     elif branch == "mean":
-        prob = torch.stack([log_prob.exp() for log_prob in output.localization]).mean(dim=0)[:, :-1]
+        prob = torch.stack([log_prob.exp() for log_prob in output.localized()]).mean(dim=0)[:, :-1]
     else:
-        prob = output.localization[int(branch.split()[1]) - 1].exp()[:, :-1]
+        prob = output.localized()[int(branch.split()[1]) - 1].exp()[:, :-1]
     return prob.float().cpu().numpy()
 
 

@@ -64,18 +64,15 @@ def make_regions(
     proposals: ProposalStore,
     store: RegionStore,
     advance: Callable[[], None] = lambda: None,
-) -> int:
-    """Reads every image that is not in the store yet; how many these were."""
+) -> None:
+    """Reads every image that is not in the store yet."""
     store.prepare()
-    made = 0
     for image, key in zip(images, keys, strict=True):
         found = boxes_of(proposals, key, image.path)
         there = store.get(key)
         if there is None or there.shape[1] != len(found):
             store.put(key, trunk.look(read_image(image.path), torch.from_numpy(found.boxes)))
-            made += 1
         advance()
-    return made
 
 
 def boxes_of(proposals: ProposalStore, key: str, path: Path) -> Proposals:

@@ -10,6 +10,7 @@ from itertools import islice
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from melm.data.images import read_image
@@ -32,6 +33,7 @@ class Item:
     index: int
     proposals: Tensor  # (N, 4)
     prior: Tensor  # (N,)
+    score: Tensor  # (N,)
     order: Tensor  # (N,) the proposals by coordinates
     tags: Tensor  # (K,)
     known: Tensor  # (K,)
@@ -44,9 +46,8 @@ class Item:
         if device.type == "cpu":
             return self
         regions = self.regions.each(lambda part: part.to(device)) if self.regions else None
-        proposals, prior, order = (part.to(device) for part in (self.proposals, self.prior, self.order))
-        tags, known = self.tags.to(device), self.known.to(device)
-        return replace(self, proposals=proposals, prior=prior, order=order, tags=tags, known=known, regions=regions)
+        names = ("proposals", "prior", "score", "order", "tags", "known")
+        return replace(self, regions=regions, **{name: getattr(self, name).to(device) for name in names})
 
 
 class Items:
@@ -73,14 +74,18 @@ class Items:
         return [int(index) for index in shuffled]
 
     def load(self, index: int, epoch: int) -> Item:
-        """The image as this epoch sees it: a tuned trunk's scale and flip are drawn from seed, epoch and image."""
+        """The image as this epoch sees it: which boxes, and a tuned trunk's scale and flip, are drawn from seed, epoch and
+        image."""
         key, path = self.keys[index], self.images[index].path
         found = boxes_of(self.proposals, key, path)
-        boxes, prior = torch.from_numpy(found.boxes), torch.from_numpy(found.prior)
-        of_image = (boxes, prior, coordinate_order(boxes), self.tags[index], self.known[index])
-        if self.stored is not None:
-            return Item(index, *of_image, regions=self.stored.regions(key))
         random = np.random.default_rng([self.config.seed, epoch, 1, index])
+        some: NDArray[np.intp] | slice = slice(None)
+        if 0 < self.config.boxes_a_step < len(found):
+            some = np.sort(random.choice(len(found), self.config.boxes_a_step, replace=False))
+        boxes, prior, score = (torch.from_numpy(a[some]) for a in (found.boxes, found.prior, found.score))
+        of_image = (boxes, prior, score, coordinate_order(boxes), self.tags[index], self.known[index])
+        if self.stored is not None:
+            return Item(index, *of_image, regions=self.stored.regions(key, some))
         scale = int(random.choice(self.config.scales))
         flip = bool(self.config.flips and random.random() < 0.5)
         return Item(index, *of_image, pixels=read_image(path), scale=scale, flip=flip)

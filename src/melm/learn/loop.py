@@ -43,7 +43,7 @@ class Step(nn.Module):
         if regions is None:
             assert item.pixels is not None
             regions = self.network.trunk.look(item.pixels, item.proposals, item.scale, item.flip)
-        output = self.network.melm(regions, item.proposals, item.prior, strength, previous)
+        output = self.network.melm(regions, item.proposals, item.prior, strength, previous, item.score)
         losses = self.loss(output, item.proposals, item.tags, item.known, item.order)
         return losses, output.objectness
 

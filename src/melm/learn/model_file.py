@@ -53,6 +53,11 @@ def basis_of(path: Path) -> tuple[Tensor, Tensor]:
     return tensors["trunk.mean"], tensors["trunk.basis"]
 
 
+def load_card(path: Path) -> dict[str, Any]:
+    """What the card of a finished run says."""
+    return _finished(path)[1]
+
+
 def _finished(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_dir():
         raise MelmError(f"{path}: there is no such run; a folder that `melm train --out` made was expected")

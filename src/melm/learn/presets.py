@@ -43,6 +43,7 @@ class LearnConfig:
     epochs: int = 8
     drop_after: int = 6  # epochs at the first learning rate; a tenth of it after that
     accumulate: int = 4  # images a step and process
+    boxes_a_step: int = 0  # how many of an image's boxes a step sees, drawn anew each time; 0 for all
     precision: str = "fp32"
     seed: int = 0
 
@@ -59,10 +60,20 @@ class LearnConfig:
         one_of("trunk", self.trunk, TRUNKS)
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("precision", self.precision, ("fp32", "bf16", "fp16"))
-        at_least = {"epochs": 1, "accumulate": 1, "drop_after": 0, "seed": 0, "components": 1, "hidden": 1}
+        at_least = {
+            "epochs": 1,
+            "accumulate": 1,
+            "drop_after": 0,
+            "boxes_a_step": 0,
+            "seed": 0,
+            "components": 1,
+            "hidden": 1,
+        }
         for name, least in at_least.items():
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; at least {least} was expected")
+        if self.boxes_a_step and self.settings.feedback == "previous":
+            raise UsageError("feedback = previous needs the same boxes in every step: set boxes_a_step to 0")
         for name in ("learning_rate", "normal_size"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"{name} is {getattr(self, name)}; a number above 0 was expected")

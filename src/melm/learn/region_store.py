@@ -31,6 +31,7 @@ class RegionStore:
         self.about = {"version": VERSION, "trunk": trunk_digest(trunk), "proposals": proposals.folder_name()}
         digest = hashlib.blake2b(json.dumps(self.about, sort_keys=True).encode(), digest_size=6).hexdigest()
         self.folder = (cache or cache_folder()) / "features" / f"{trunk.backbone.name}-{digest}"
+        self.made = 0  # by this process
 
     def prepare(self) -> None:
         """Makes the folder and clears what killed writers left in it."""
@@ -47,12 +48,12 @@ class RegionStore:
             return None
         return mapped if mapped.ndim == 3 and mapped.dtype == np.float16 else None
 
-    def regions(self, key: str) -> Regions:
-        """What a step reads: box, frame and ring (N, components)."""
+    def regions(self, key: str, some: NDArray[np.intp] | slice = slice(None)) -> Regions:
+        """What a step reads: box, frame and ring (N, components) of all proposals or some."""
         mapped = self.get(key)
         if mapped is None:
             raise MelmError(f"{self.path(key)}: gone or damaged. Run the same command again: it is made anew")
-        return Regions(*torch.from_numpy(np.asarray(mapped).astype(np.float32)).unbind(0))
+        return Regions(*torch.from_numpy(np.asarray(mapped[:, some]).astype(np.float32)).unbind(0))
 
     def put(self, key: str, regions: Regions) -> None:
         # beyond half precision's range there is nothing: a whitened component of 65504 is no measurement
@@ -63,6 +64,7 @@ class RegionStore:
         try:
             path.parent.mkdir(exist_ok=True)
             write_whole(path, buffer.getvalue())
+            self.made += 1
         except OSError as error:
             raise MelmError(
                 f"{path}: cannot be written ({error.strerror}). What was finished is kept: make room and run again"

@@ -18,6 +18,7 @@ from melm.learn.model_file import basis_of
 from melm.learn.network import build_network
 from melm.learn.presets import LearnConfig, learn_config
 from melm.learn.processes import Processes, joined
+from melm.learn.region_store import RegionStore
 from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
 from melm.model.recurrence import feedback_strength
 from melm.model.trunks import FrozenTrunk
@@ -102,8 +103,8 @@ def features(
     workers: int | None = None,
     skip_bad: bool = False,
     say: Callable[[str], None] = lambda text: None,
-) -> Path:
-    """Computes and stores what the frozen trunk gives for every image of a data set; the folder of the store."""
+) -> RegionStore:
+    """Computes and stores what the frozen trunk gives for every image of a data set."""
     source = data if isinstance(data, Source) else Source(Path(data))
     config = config or learn_config()
     if config.trunk != "frozen":
@@ -118,7 +119,7 @@ def features(
         network = build_network(config, max(2, len(images.classes)), backbone)
         assert isinstance(network.trunk, FrozenTrunk)
         given = basis_of(Path(basis)) if basis is not None else None
-        return read_features(ready, network.trunk, processes, given).folder
+        return read_features(ready, network.trunk, processes, given)
 
 
 def about_run(

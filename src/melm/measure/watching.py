@@ -131,7 +131,7 @@ def looks_at(looking: Looking, image: TaggedImage, key: str, epochs: int) -> lis
         best = np.argsort(-scores[:, k], kind="stable")[:LIKELY]
         weighted = detector.config.settings.weighted
         of_class = torch.tensor([k], device=output.clique_log_prob.device)
-        first = int(discovered_cliques(output.clique_log_prob, of_class, weighted)[0])
+        first = int(discovered_cliques(output.chosen_log_prob, of_class, weighted)[0])
         sizes = torch.bincount(output.cliques.ids, minlength=output.cliques.count).tolist()
         others = sorted((c for c in range(output.cliques.count) if c != first), key=lambda c: -sizes[c])
         cliques = [output.cliques.members(c).cpu().numpy() for c in (first, *others[: CLIQUES - 1])]

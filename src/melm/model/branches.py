@@ -43,6 +43,11 @@ class Scores:
         location = None if self.location_logits is None else change(self.location_logits)
         return Scores(change(self.class_logits), location)
 
+    def located(self, evidence: Tensor) -> Scores:
+        """The same with evidence (N,) for an object of any class."""
+        there = evidence[:, None].expand_as(self.class_logits)
+        return Scores(self.class_logits, there if self.location_logits is None else self.location_logits + there)
+
 
 class Discovery(nn.Module):
     """The object clique discovery branch: s(y, h) for every proposal."""
@@ -66,8 +71,7 @@ class Discovery(nn.Module):
         if self.prior_weight:
             if prior is None:
                 raise ValueError("prior_weight is set, but no prior was given")
-            evidence = self.prior_weight * prior[:, None]
-            location = evidence.expand(-1, self.of_class.out_features) if location is None else location + evidence
+            return Scores(self.of_class(features.box), location).located(self.prior_weight * prior)
         return Scores(self.of_class(features.box), location)
 
 

@@ -19,6 +19,7 @@ from melm.model.entropy import (
     localization_loss,
     min_entropy_loss,
 )
+from melm.model.evidence import contrast, in_deviations
 from melm.model.labels import make_labels
 from melm.model.objects import PseudoObjects, all_objects, objects_of_discovery, top_objects
 from melm.model.recurrence import aggregate, object_score
@@ -34,11 +35,18 @@ class Output:
 
     features: Regions  # phi_h, (N, D)
     scores: Scores  # s(y, h), (N, K)
-    log_prob: Tensor  # log p(y, h) of the discovery branch, (N, K)
+    log_prob: Tensor  # log p(y, h) of the discovery branch, (N, K), with the evidence
     cliques: Cliques  # H_c
-    clique_log_prob: Tensor  # log p(y, H_c), (C, K)
-    localization: list[Tensor]  # log p_t(y, h), T of (N, K+1)
+    clique_log_prob: Tensor  # log p(y, H_c), (C, K), which is learned
+    chosen_log_prob: Tensor  # the same with the evidence, by which cliques are chosen
+    localization: list[Tensor]  # log p_t(y, h), T of (N, K+1), which are learned
     objectness: Tensor | None  # s(h), (N,)
+    evidence: Tensor  # (N,) for an object of any class, not learned through; 0 where the method has none
+
+    def localized(self) -> list[Tensor]:
+        """log p_t(y, h) with the evidence, T of (N, K+1): by which objects are chosen. At most 0."""
+        least = self.evidence - self.evidence.max() if len(self.evidence) else self.evidence
+        return [log_prob + least[:, None] for log_prob in self.localization]
 
 
 class MELM(nn.Module):
@@ -64,9 +72,11 @@ class MELM(nn.Module):
         prior: Tensor | None = None,
         strength: float = 0.0,
         previous: Tensor | None = None,
+        score: Tensor | None = None,
     ) -> Output:
-        """One image: what was pooled for its proposals (N, 4), their prior (N,), the strength r of the feedback, and, for
-        `feedback = previous`, the objectness (N,) of the preceding iteration (none at first: 1 for all)."""
+        """One image: what was pooled for its proposals (N, 4), their prior (N,), the strength r of the feedback, for
+        `feedback = previous` the objectness (N,) of the preceding iteration (none at first: 1 for all), and the proposals' own
+        score (N,)."""
         features = pooled.each(self.neck)  # phi_h (N, D)
         if self.config.feedback == "previous" and previous is not None:
             features = self.fed_back(features, previous, strength)
@@ -77,10 +87,26 @@ class MELM(nn.Module):
         if self.config.feedback == "same" and objectness is not None:
             seen = self.fed_back(features, objectness, strength)
         scores = self.discovery(seen, prior)  # s(y, h) (N, K)
-        log_prob = self.prob_of(scores)
+        evidence = self.evidence(pooled, score)  # (N,)
+        chosen = scores.located(evidence) if self.config.has_evidence else scores
+        log_prob = self.prob_of(chosen)
         cliques = self.partition(proposals, log_prob)
         clique_log_prob = self.prob_of(scores.each(cliques.mean))  # (C, K)
-        return Output(features, scores, log_prob, cliques, clique_log_prob, localization, objectness)
+        chosen_log_prob = self.prob_of(chosen.each(cliques.mean)) if self.config.has_evidence else clique_log_prob
+        return Output(
+            features, scores, log_prob, cliques, clique_log_prob, chosen_log_prob, localization, objectness, evidence
+        )
+
+    def evidence(self, pooled: Regions, score: Tensor | None) -> Tensor:
+        """(N,) what is known of a box without learning."""
+        evidence = pooled.box.new_zeros(len(pooled.box))
+        if self.config.contrast_weight:
+            evidence = evidence + self.config.contrast_weight * contrast(pooled)
+        if self.config.score_weight:
+            if score is None:
+                raise ValueError("score_weight is set, but no score was given")
+            evidence = evidence + self.config.score_weight * in_deviations(score)
+        return evidence
 
     def prob_of(self, scores: Scores) -> Tensor:
         """Eq. 4, for proposals or for cliques."""
@@ -127,10 +153,10 @@ class MinEntropyLoss(nn.Module):
         discovery = self.discovery_loss(output, tags, known)
         found = [self.first_objects(output, proposals, tagged, order)]
         localization = []
-        for log_prob in output.localization:
+        for log_prob, chosen in zip(output.localization, output.localized(), strict=True):
             teachers = all_objects(found if self.config.teaching == "accumulated" else found[-1:])
             localization.append(self.localization_loss(among_known(log_prob, known), teachers, output, proposals))
-            found.append(self.next_objects(log_prob, proposals, tagged, order))
+            found.append(self.next_objects(log_prob, chosen, proposals, tagged, order))
         entropy = global_entropy(output.clique_log_prob.detach(), self.config.weighted)[tagged]
         return Losses(
             min_entropy_loss(discovery, localization, self.config.localization_weight),
@@ -151,14 +177,16 @@ class MinEntropyLoss(nn.Module):
     def first_objects(self, output: Output, proposals: Tensor, tagged: Tensor, order: Tensor) -> PseudoObjects:
         if self.config.objects == "clique":
             return objects_of_discovery(
-                output.log_prob, output.clique_log_prob, output.cliques, tagged, order, self.config.weighted
+                output.log_prob, output.chosen_log_prob, output.cliques, tagged, order, self.config.weighted
             )
-        return self.next_objects(output.log_prob, proposals, tagged, order)
+        return self.next_objects(output.log_prob, output.log_prob, proposals, tagged, order)
 
-    def next_objects(self, log_prob: Tensor, proposals: Tensor, tagged: Tensor, order: Tensor) -> PseudoObjects:
+    def next_objects(
+        self, log_prob: Tensor, chosen: Tensor, proposals: Tensor, tagged: Tensor, order: Tensor
+    ) -> PseudoObjects:
         if self.config.objects == "clusters":
-            return proposal_clusters(log_prob, proposals, tagged)
-        return top_objects(log_prob, tagged, order)
+            return proposal_clusters(chosen, proposals, tagged)
+        return top_objects(log_prob, tagged, order, chosen)
 
     def localization_loss(self, log_prob: Tensor, objects: PseudoObjects, output: Output, proposals: Tensor) -> Tensor:
         config = self.config

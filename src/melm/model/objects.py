@@ -47,10 +47,11 @@ def objects_of_discovery(
     return PseudoObjects(_argmax(inside, order), tagged, weight)
 
 
-def top_objects(log_prob: Tensor, tagged: Tensor, order: Tensor) -> PseudoObjects:
-    """Eq. 8 for a localization branch, and OICR's choice: the proposal with the largest p(y, h) of all N."""
+def top_objects(log_prob: Tensor, tagged: Tensor, order: Tensor, chosen: Tensor | None = None) -> PseudoObjects:
+    """Eq. 8 for a localization branch, and OICR's choice: the proposal with the largest p(y, h) of all N, or the largest value of
+    `chosen` (N, K). Its confidence is p(y, h)."""
     of_tag = log_prob.detach()[:, tagged]  # (N, P)
-    index = _argmax(of_tag, order)
+    index = _argmax(of_tag if chosen is None else chosen.detach()[:, tagged], order)
     return PseudoObjects(index, tagged, of_tag[index, torch.arange(len(tagged), device=index.device)].exp())
 
 

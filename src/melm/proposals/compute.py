@@ -38,8 +38,6 @@ def compute_proposals(
         boxes = np.concatenate([boxes, [[0, 0, width, height]]])
         scores = np.concatenate([scores, [0.0]])
     prior = straddling(small, boxes * little / large)
-    if settings.whole_image and len(boxes) > 1:
-        prior[-1] = prior[:-1].mean()  # nothing can straddle the edge of the picture: that is no evidence
     order = np.arange(len(boxes))  # edge boxes and files come in an order of their own
     if settings.method.startswith("selective-search"):
         found = len(boxes) - settings.whole_image
@@ -48,6 +46,8 @@ def compute_proposals(
         order = np.concatenate(
             [order[: settings.max_boxes - settings.whole_image], order[len(order) - settings.whole_image :]]
         )
+    if settings.whole_image and len(order) > 1:
+        prior[-1] = prior[order[:-1]].mean()  # nothing can straddle the edge of the picture: that is no evidence
     return Proposals(boxes[order].astype(np.float32), prior[order], scores[order].astype(np.float32), width, height)
 
 

@@ -14,7 +14,7 @@ from melm.errors import UsageError, one_of
 
 METHODS = ("selective-search", "selective-search-quality", "edge-boxes", "file")
 FILE_BOXES = ("xyxy", "xyxy0", "xyxy1", "yxyx1")
-VERSION = 2  # raise it when the same settings would give other boxes
+VERSION = 3  # raise it when the same settings would give other boxes
 
 
 @dataclass(frozen=True, slots=True)

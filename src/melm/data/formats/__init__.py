@@ -57,6 +57,8 @@ def read(source: Source, boxes: bool) -> Listing:
         _leave_out_background(listing, source.background)
     if source.classes is not None:
         _keep_classes(listing, source.classes)
+    if source.limit is not None:
+        _keep_some(listing, source.limit)
     return listing
 
 
@@ -85,6 +87,15 @@ def _keep_classes(listing: Listing, names: tuple[str, ...]) -> None:
         if name not in listing.classes:
             raise UsageError(f"--classes: there is no class {name!r} in the data.{did_you_mean(name, listing.classes)}")
     _restrict(listing, names)
+
+
+def _keep_some(listing: Listing, most: int) -> None:
+    """So many images, spread evenly over the list; the classes stay those of the whole."""
+    if most < 1:
+        raise UsageError(f"--limit is {most}; at least 1 image was expected")
+    entries = listing.entries
+    if len(entries) > most:
+        listing.entries = [entries[i * len(entries) // most] for i in range(most)]
 
 
 def _restrict(listing: Listing, names: tuple[str, ...]) -> None:

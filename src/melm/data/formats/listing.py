@@ -26,6 +26,7 @@ class Source:
     images: Path | None = None
     classes: tuple[str, ...] | None = None
     background: str | None = None
+    limit: int | None = None  # so many images, spread evenly over the data
 
     def __post_init__(self) -> None:
         for name in ("path", "images"):  # a text will do

@@ -1,0 +1,358 @@
+"""`melm run --recipe`: a result written as one file. What is learned from what, with which seeds, and what it is measured on.
+
+A recipe is TOML:
+
+    about = "MELM against WSDDN"
+    seeds = [0, 1]
+
+    [learn]                 # what every run shares
+    split = "train"
+    preset = "fast"
+    proposals = { method = "edge-boxes", max_boxes = 800 }
+    set = { epochs = 4 }    # any setting that run.json names
+
+    [runs.MELM]             # one or more; the first is compared with the others
+    method = "MELM"
+    [runs.discovery]        # another look at a run that is learned already
+    of = "MELM"
+    branch = "discovery"
+    [runs.WSDDN]
+    method = "WSDDN"
+
+    [[measure]]             # one or more
+    split = "val"
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from melm.data import Source, read_tags
+from melm.detect.detector import DetectSettings
+from melm.errors import MelmError, UsageError, did_you_mean
+from melm.files import write_whole
+from melm.learn.model_file import load_card
+from melm.learn.presets import LearnConfig, learn_config
+from melm.learn.run_folder import versions
+from melm.learn.train import features, train
+from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
+from melm.measure.subjects import placed, subject_of_run
+from melm.measure.truth import read_truth
+from melm.progress import Steps, duration
+from melm.proposals import ProposalSettings, ProposalStore, make_proposals
+from melm.show.evaluation_report import Report
+from melm.workers import available_cores
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+LEARN = ("split", "limit", "preset", "method", "proposals", "set")
+RUN = ("method", "set", "of", "branch")
+MEASURE = ("split", "limit", "draws")
+TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of a result: a detector that is learned, or another look at one."""
+
+    name: str
+    config: LearnConfig | None  # None: another look
+    of: str  # the run that is looked at, itself or another
+    branch: str | None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """On what the runs are measured."""
+
+    split: str | None
+    limit: int | None
+    draws: int  # of the bootstrap
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe file says."""
+
+    path: Path
+    about: str
+    not_run: str  # why, and what is expected, of a recipe that nobody has run yet
+    expect: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    split: str | None
+    limit: int | None
+    runs: tuple[Run, ...]
+    measures: tuple[Measure, ...]
+
+
+@dataclass
+class Parts:
+    """How long each part took, kept in a file: a recipe may be run in pieces."""
+
+    path: Path
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.path.is_file():
+            self.lines = [json.loads(line) for line in self.path.read_text().splitlines() if line.endswith("}")]
+
+    def add(self, part: str, seconds: float, images: int, made: int) -> None:
+        line = {"part": part, "seconds": round(seconds, 1), "images": images, "made": made}
+        self.lines.append(line)
+        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines).encode())
+
+    def totals(self) -> dict[str, dict[str, float]]:
+        """Part -> its seconds, and for how many images they were spent."""
+        result: dict[str, dict[str, float]] = {}
+        for line in self.lines:
+            total = result.setdefault(line["part"], {"seconds": 0.0, "made": 0})
+            total["seconds"] = round(total["seconds"] + line["seconds"], 1)
+            total["made"] += line["made"]
+        return result
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe, with words for what is wrong in it."""
+    try:
+        kept = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such recipe") from None
+    except (OSError, ValueError) as error:
+        raise MelmError(f"{path}: not a recipe ({error})") from None
+    _only(path, kept, TOP, "")
+    learn = _table(path, kept, "learn")
+    _only(path, learn, LEARN, "learn.")
+    seeds = kept.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
+        raise UsageError(f"{path}: seeds = {seeds}; a list of numbers, each once, was expected")
+    runs = _table(path, kept, "runs") or {path.stem: {}}
+    measures = kept.get("measure", [])
+    if not isinstance(measures, list):
+        raise UsageError(f"{path}: [[measure]] was expected, with two brackets: it is a list")
+    for entry in measures:
+        _only(path, entry, MEASURE, "measure.")
+    return Recipe(
+        path,
+        str(kept.get("about", path.stem)),
+        str(kept.get("not_run", "")),
+        _table(path, kept, "expect"),
+        tuple(seeds),
+        learn.get("split"),
+        learn.get("limit"),
+        tuple(_run(path, name, entry, learn, runs) for name, entry in runs.items()),
+        tuple(Measure(m.get("split"), m.get("limit"), int(m.get("draws", 1000))) for m in measures),
+    )
+
+
+def _run(path: Path, name: str, entry: Any, learn: dict[str, Any], runs: Mapping[str, Any]) -> Run:
+    if not isinstance(entry, dict) or name in (".", "..") or "/" in name or "\\" in name:
+        raise UsageError(f"{path}: runs.{name}: a table whose name can be that of a folder was expected")
+    _only(path, entry, RUN, f"runs.{name}.")
+    of = entry.get("of", name)
+    if of != name:
+        if of not in runs or "of" in runs[of] or set(entry) - {"of", "branch"}:
+            raise UsageError(f"{path}: runs.{name}: `of` names a run that is learned, and only `branch` goes with it")
+        return Run(name, None, of, entry.get("branch"))
+    changes = {**learn.get("set", {}), **entry.get("set", {})}
+    changes = {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
+    try:
+        if "proposals" in learn:
+            changes["proposals"] = ProposalSettings(**learn["proposals"])
+        config = learn_config(learn.get("preset", "fast"), entry.get("method", learn.get("method")), changes)
+    except (UsageError, TypeError) as error:
+        raise UsageError(f"{path}: runs.{name}: {error}") from None
+    return Run(name, config, name, entry.get("branch"))
+
+
+def _table(path: Path, kept: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = kept.get(name, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: [{name}] was expected to be a table")
+    return table
+
+
+def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
+    if not isinstance(kept, dict):
+        raise UsageError(f"{path}: {where.rstrip('.')} was expected to be a table")
+    for name in kept:
+        if name not in known:
+            raise UsageError(f"{path}: there is no {where}{name}.{did_you_mean(name, known)} Known: {', '.join(known)}")
+
+
+def run_recipe(
+    recipe: Recipe,
+    data: Source,
+    out: Path,
+    *,
+    basis: Path | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Learns and measures everything the recipe says, going on where it stopped; `out`/results.json, and the same as a value."""
+    say(recipe.about)
+    if recipe.not_run:
+        say(f"Not run by us: {recipe.not_run}")
+    workers = workers or available_cores()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MelmError(f"{out}: cannot be written ({error.strerror}). Name another --out") from None
+    parts = Parts(out / "parts.jsonl")
+    learned_from = replace(data, split=recipe.split or data.split, limit=recipe.limit or data.limit)
+    for run in (run for run in recipe.runs if run.config is not None):
+        for seed in recipe.seeds:
+            assert run.config is not None
+            _learn(
+                learned_from,
+                _folder(out, run.of, seed),
+                replace(run.config, seed=seed),
+                basis,
+                device,
+                workers,
+                parts,
+                say,
+            )
+    measured = [_measure(recipe, measure, data, out, device, workers, parts, say) for measure in recipe.measures]
+    results = {
+        "recipe": recipe.path.name,
+        "text": recipe.path.read_text(encoding="utf-8"),
+        "data": str(data.path),
+        "machine": machine(),
+        "commit": commit(),
+        "versions": versions(),
+        "parts": parts.totals(),
+        "memory_mb": memory(),
+        "measured": measured,
+    }
+    write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False).encode())
+    for part, total in parts.totals().items():
+        say(f"{part}: {duration(total['seconds'])}, for {total['made']:,.0f} images")
+    say(f"most memory: {memory():,} MB. Everything is in {out / 'results.json'}")
+    return results
+
+
+def _folder(out: Path, name: str, seed: int) -> Path:
+    return out / f"{name}-{seed}"
+
+
+def _learn(
+    source: Source,
+    folder: Path,
+    config: LearnConfig,
+    basis: Path | None,
+    device: str,
+    workers: int,
+    parts: Parts,
+    say: Callable[[str], None],
+) -> None:
+    """One run, its parts by themselves so that the time of each is known."""
+    if (folder / "model.json").is_file() and load_card(folder).get("config") == config.as_dict():
+        say(f"{folder} is learned already")
+        return
+    say(f"\n{folder}")
+    images = read_tags(source)
+    started = time.monotonic()
+    with Steps("proposals", len(images)) as steps:
+        done = make_proposals(images, ProposalStore(config.proposals), workers, advance=steps.advance)
+    parts.add("proposals", time.monotonic() - started, len(images), sum(d.seconds is not None for d in done))
+    if config.trunk == "frozen":
+        started = time.monotonic()
+        store = features(source, config, basis=basis, device=device, workers=workers)
+        parts.add("features", time.monotonic() - started, len(images), store.made)
+    train(source, folder, config, basis=basis, device=device, workers=workers, say=say)
+    parts.add("learning", load_card(folder)["seconds"], len(images), len(images))
+
+
+def _measure(
+    recipe: Recipe,
+    measure: Measure,
+    data: Source,
+    out: Path,
+    device: str,
+    workers: int,
+    parts: Parts,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """All runs on one part of the data: each run's figures, their spread over seeds, and the first run against each other."""
+    source = replace(data, split=measure.split or data.split, limit=measure.limit or data.limit)
+    truth = read_truth(source)
+    images = placed(truth, read_tags(source))
+    truth = truth.only(images.classes)
+    started = time.monotonic()
+    of_seed: dict[int, list[Evaluation]] = {}
+    for run in recipe.runs:
+        for seed in recipe.seeds:
+            settings = DetectSettings(branch=run.branch, max_boxes=0)
+            name = f"{run.name}-{seed}"
+            subject = subject_of_run(
+                _folder(out, run.of, seed), name, truth, images, settings, workers=workers, device=device
+            )
+            of_seed.setdefault(seed, []).append(evaluate(replace(subject, method=run.name), truth, images))
+    every = [evaluation for evaluations in of_seed.values() for evaluation in evaluations]
+    against: list[Comparison] = []
+    for evaluations in of_seed.values():
+        for other in evaluations[1:]:
+            against += comparisons([evaluations[0], other], truth, measure.draws)
+    where = f"split {source.split}: {len(truth.images):,} images"
+    report = Report(where, every, by_seed(every), against)
+    parts.add("measuring", time.monotonic() - started, len(images) * len(every), len(images) * len(every))
+    say("\n" + report.text())
+    figures = [{**_short(e), "classes": e.per_class()} for e in every]
+    kept = report.as_dict()
+    return {
+        "split": source.split,
+        "images": len(truth.images),
+        "runs": figures,
+        "seeds": kept["seeds"],
+        "comparisons": kept["comparisons"],
+    }
+
+
+def _short(evaluation: Evaluation) -> dict[str, Any]:
+    """What a table needs of an evaluation; the rest is a `melm evaluate --json` away."""
+    every = evaluation.as_dict()
+    keys = ("name", "method", "seed", "summary", "errors_of_best_boxes", "randomness")
+    result = {key: every[key] for key in keys}
+    result["errors_of_best_boxes"] = every["errors_of_best_boxes"]["shares"]
+    return result
+
+
+def memory() -> int:
+    """The most memory this process or one of its workers held, in MB; 0 where the system does not say."""
+    if resource is None:
+        return 0
+    unit = 1024 if sys.platform != "darwin" else 1024 * 1024
+    most = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return int(most // unit)
+
+
+def machine() -> str:
+    return f"{platform.machine()}, {available_cores()} of {os.cpu_count()} cores, {platform.system()}"
+
+
+def commit() -> str | None:
+    """The commit of the source this runs from, where it runs from a checkout."""
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
