@@ -1,7 +1,7 @@
 """Evidence for an object of any class that is not learned: it differs from what surrounds it, and the proposals' own score.
 
-Each is in deviations from its mean over the image's proposals. It takes part where an object is chosen, to teach a branch or to be
-detected, and not in the loss: learned through, the network leans on it and learns less itself (docs/results.md).
+Each is in deviations from its mean over the image's proposals. It takes part where an object is chosen, to teach a branch or to
+be detected, and not in the loss: learned through, the network leans on it and learns less itself (docs/results.md).
 """
 
 from __future__ import annotations

@@ -1,0 +1,140 @@
+"""Recipes: read with plain words for what is wrong, run in pieces, measured as `melm evaluate` measures."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import melm
+from learners import SMALL
+from melm.data import Source
+from melm.errors import MelmError, UsageError
+from melm.recipe import Parts, commit, read_recipe, run_recipe
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+SET = {name: list(v) if isinstance(v, tuple) else v for name, v in SMALL.items() if name != "proposals"}
+SMALL_RECIPE = f"""
+about = "small"
+seeds = [0, 3]
+[learn]
+split = "train"
+preset = "fast"
+proposals = {{ method = "edge-boxes", max_boxes = 60 }}
+set = {{ {", ".join(f"{name} = {json.dumps(value)}" for name, value in SET.items())} }}
+[runs.MELM]
+method = "MELM"
+[runs.discovery]
+of = "MELM"
+branch = "discovery"
+[runs.WSDDN]
+method = "WSDDN"
+set = {{ epochs = 1 }}
+[[measure]]
+split = "train"
+draws = 10
+"""
+
+
+def written(folder, text):
+    path = folder / "small.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_every_recipe_of_ours_reads(path):
+    recipe = read_recipe(path)
+    assert recipe.measures and recipe.runs and recipe.about
+    assert path.read_text().startswith("# melm run --recipe")
+    log = path.with_suffix(".json")
+    if recipe.not_run:
+        assert recipe.expect, "what is expected of it?"
+        assert not log.exists()
+    else:
+        kept = json.loads(log.read_text())
+        assert len(recipe.seeds) >= 2 and kept["commit"] and kept["parts"]["learning"]["seconds"] > 0
+        assert {run["name"] for m in kept["measured"] for run in m["runs"]} == {
+            f"{run.name}-{seed}" for run in recipe.runs for seed in recipe.seeds
+        }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seeds = [0, 0]", "each once"),
+        ("seeds = []", "a list of numbers"),
+        ("[lern]", "Did you mean 'learn'"),
+        ("[learn]\nsplits = 3", "Did you mean 'split'"),
+        ("[runs.a]\nmethod = 'MELN'", "Did you mean 'MELM'"),
+        ("[runs.a]\nof = 'b'", "names a run that is learned"),
+        ("[runs.'../a']", "the name|name can be that of a folder"),
+        ("[learn]\nset = { epoch = 3 }", "Did you mean 'epochs'"),
+        ("[learn]\nproposals = { boxes = 3 }", "boxes"),
+        ("[measure]\nsplit = 'val'", "two brackets"),
+        ("[[measure]]\nspit = 'val'", "Did you mean 'split'"),
+        ("learn = 3", "a table"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, text, words):
+    with pytest.raises(UsageError, match=words):
+        read_recipe(written(tmp_path, text))
+
+
+def test_what_is_no_recipe_is_said(tmp_path):
+    with pytest.raises(UsageError, match="no such recipe"):
+        read_recipe(tmp_path / "none.toml")
+    with pytest.raises(MelmError, match="not a recipe"):
+        read_recipe(written(tmp_path, "[["))
+
+
+
+
+def test_a_recipe_learns_measures_and_goes_on(small_scenes, shared_cache, tmp_path):
+    recipe = read_recipe(written(tmp_path, SMALL_RECIPE.replace('split = "train"\n', "")))
+    said, out = [], tmp_path / "out"
+    results = run_recipe(recipe, Source(small_scenes / "train.json"), out, device="cpu", workers=1, say=said.append)
+    assert json.loads((out / "results.json").read_text()) == results
+    (measured,) = results["measured"]
+    names = ["MELM-0", "discovery-0", "WSDDN-0", "MELM-3", "discovery-3", "WSDDN-3"]
+    assert [run["name"] for run in measured["runs"]] == names
+    found = melm.evaluate(out / "MELM-3", small_scenes / "train.json")
+    assert measured["runs"][3]["summary"]["CorLoc"] == pytest.approx(found.corloc.mean)
+    assert measured["runs"][3]["summary"]["mAP VOC07"] == pytest.approx(found.precision["voc07"].mean)
+    assert [(c["first"], c["second"]) for c in measured["comparisons"]] == [
+        (f"MELM-{s}", f"{other}-{s}") for s in (0, 3) for other in ("discovery", "WSDDN")
+    ]
+    assert set(measured["seeds"]) == {f"{n} ({n}-0, {n}-3)" for n in ("MELM", "discovery", "WSDDN")}
+    assert results["parts"]["learning"]["made"] == 4 * 13 and results["memory_mb"] > 50
+    assert any("CorLoc" in text for text in said)
+    # again: nothing is learned anew, and the same comes out
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/model-*.safetensors")}
+    said.clear()
+    again = run_recipe(recipe, Source(small_scenes / "train.json"), out, device="cpu", workers=1, say=said.append)
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/model-*.safetensors")} == before and len(before) == 4
+    assert sum("is learned already" in text for text in said) == 4
+    assert again["measured"] == results["measured"]
+
+
+def test_the_command(small_scenes, shared_cache, tmp_path, command):
+    text = SMALL_RECIPE.replace('split = "train"\n', "").split("[runs.disc")[0].replace("[0, 3]", "[1]")
+    path = written(tmp_path, text + "[[measure]]\nlimit = 5\n")
+    data, out = str(small_scenes / "train.json"), str(tmp_path / "out")
+    result = command("run", "--recipe", str(path), "--data", data, "--out", out, "--workers", "1")
+    assert result.returncode == 0, result.stderr
+    assert "CorLoc" in result.stdout and "learning: " in result.stdout
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["measured"][0]["images"] == 5
+
+
+def test_parts_add_up(tmp_path):
+    parts = Parts(tmp_path / "parts.jsonl")
+    parts.add("features", 10.04, 5, 3)
+    parts.add("learning", 2, 5, 5)
+    Parts(tmp_path / "parts.jsonl").add("features", 1, 5, 2)
+    assert Parts(tmp_path / "parts.jsonl").totals() == {
+        "features": {"seconds": 11.0, "made": 5},
+        "learning": {"seconds": 2, "made": 5},
+    }
+
+
+def test_the_commit_is_that_of_the_source():
+    assert commit() is None or len(commit()) >= 7
