@@ -14,12 +14,12 @@ import click
 import melm
 from melm.commands.data import check, proposals
 from melm.commands.detecting import demo, detect
-from melm.commands.learning import features, presets, train
+from melm.commands.learning import features, presets, retrain, train
 from melm.commands.measuring import evaluate
 from melm.commands.running import run
 from melm.errors import MelmError, UsageError, did_you_mean
 
-RESUMABLE = ("proposals", "features", "train", "detect", "evaluate", "run", "demo")
+RESUMABLE = ("proposals", "features", "train", "retrain", "detect", "evaluate", "run", "demo")
 
 
 class Commands(click.Group):
@@ -50,7 +50,7 @@ def cli() -> None:
     """
 
 
-for command in (check, proposals, presets, features, train, detect, evaluate, run, demo):
+for command in (check, proposals, presets, features, train, retrain, detect, evaluate, run, demo):
     cli.add_command(command)
 
 

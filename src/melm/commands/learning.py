@@ -54,11 +54,7 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
     from melm.learn.presets import PRESETS, learn_config
     from melm.proposals import ProposalSettings, ReadyMade
 
-    for text in options.pop("changes"):
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text}: NAME=VALUE was expected")
-        changes[name.strip()] = _value(value.strip())
+    changes |= _changes(options.pop("changes"))
     for name in ("backbone", "weights", "weights_sha256"):
         given = options.pop(name)
         if given is not None:
@@ -75,6 +71,17 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
     preset = one_of("preset", options.pop("preset"), PRESETS)
     config = learn_config(preset, options.pop("method"), changes)
     return config, ReadyMade(file, file_boxes) if file else None
+
+
+def _changes(texts: tuple[str, ...]) -> dict[str, Any]:
+    """What --set says."""
+    changes = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text}: NAME=VALUE was expected")
+        changes[name.strip()] = _value(value.strip())
+    return changes
 
 
 def _value(text: str) -> Any:
@@ -198,6 +205,47 @@ def train(
         after_epoch=after_epoch,
         say=print,
         **taken(options, "basis", "device", "skip_bad"),
+    )
+    return 0
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@data_options
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the new run.")
+@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3]")
+@click.option(
+    "--folds", type=int, help="Students, each of which learns from the images of the other folds.  [default: 2]"
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting; can be repeated.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--overwrite", is_flag=True, help="Start the run in --out anew.")
+@click.option("--skip-bad", is_flag=True, help="Leave out images that cannot be used, instead of stopping.")
+@workers_option
+def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **options: Any) -> int:
+    """Learn on from what RUN finds in DATA: students with the last stages of the network, in folds, so that every image is judged
+    by one that never saw it. The same command goes on where it was stopped.
+
+    \b
+    Example:
+      melm retrain runs/birds photos/ --out runs/birds-2
+    """
+    from dataclasses import fields, replace
+
+    from melm.learn.retrain import retrain as learn_students
+    from melm.learn.students import RetrainConfig
+
+    given = {name: options.pop(name) for name in ("epochs", "folds", "seed")}
+    settings = {name: value for name, value in given.items() if value is not None} | _changes(changes)
+    for name in settings:
+        one_of("setting", name, [field.name for field in fields(RetrainConfig)])
+    if "epochs" in settings:
+        settings.setdefault("drop_after", max(1, settings["epochs"] * 2 // 3))
+    config = replace(RetrainConfig(), **settings)
+    source = source_of(options)
+    learn_students(
+        run, source, out, config, workers=workers, say=print, **taken(options, "device", "overwrite", "skip_bad")
     )
     return 0
 

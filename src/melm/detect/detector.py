@@ -10,17 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from melm.boxes import nms, ranked
-from melm.config import reads_discovery
 from melm.data.images import read_image
 from melm.detect.detections import Detections, no_detections
 from melm.errors import UsageError, one_of
 from melm.learn.model_file import Learned, load_model
-from melm.learn.network import Network
+from melm.learn.network import default_branch, forward
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import device_named
-from melm.model.branches import Regions
 from melm.model.melm import Output
-from melm.model.trunks import FrozenTrunk, Pixels
+from melm.model.trunks import FrozenTrunk, Pixels, mirrored
 from melm.proposals import Proposals, ProposalSettings, compute_proposals
 
 VIEWS = ("single", "flip", "paper")
@@ -32,7 +30,9 @@ View = tuple[int | None, bool]  # scale of the larger side, mirrored
 class DetectSettings:
     """How a detector speaks. What is None is the detector's own habit."""
 
-    branch: str | None = None  # discovery, localization 1, 2, ..., or mean (of the localization branches)
+    branch: str | None = (
+        None  # discovery, localization 1, 2, ..., mean (of these), or after retraining student and fused
+    )
     views: str = "single"
     nms: float | None = None
     min_score: float = 0.0
@@ -55,8 +55,9 @@ class Detector:
         self.learned, self.settings = learned, settings or DetectSettings()
         self.classes = learned.classes
         self.network = learned.network.to(device_named(device))
-        self.branch = self.settings.branch or default_branch(learned.config)
-        check_branch(self.branch, learned.config.settings.branches)
+        self.students = learned.students and learned.students.to(device_named(device))
+        self.branch = self.settings.branch or ("fused" if self.students else default_branch(learned.config))
+        check_branch(self.branch, learned.config, self.students is not None)
 
     @property
     def config(self) -> LearnConfig:
@@ -106,7 +107,11 @@ class Detector:
         result = []
         for scale, flip in self.views():
             regions = self.network.trunk.look(pixels, boxes, scale, flip)
-            result.append(forward(self.network, self.learned.strength, regions, proposals))
+            output = forward(self.network, self.learned.strength, regions, proposals)
+            if self.students is not None and isinstance(self.network.trunk, FrozenTrunk):
+                maps = self.network.trunk.stem_maps(mirrored(pixels) if flip else pixels, self.students.config.scales)
+                output = self.students.judge(output, maps, proposals, flip=flip)
+            result.append(output)
         return result
 
     def views(self) -> list[View]:
@@ -120,39 +125,15 @@ class Detector:
         return [(scale, flip) for scale in scales for flip in flips]
 
 
-@torch.no_grad()
-def forward(network: Network, strength: float, regions: Regions, proposals: Proposals) -> Output:
-    """MELM on the regions of one image, as at detection. Where it feeds back the objectness of the preceding iteration, that of a
-    first pass stands for it."""
-    device = next(network.melm.parameters()).device
-    given = (proposals.boxes, proposals.prior, proposals.score)
-    boxes, prior, score = (torch.from_numpy(array).to(device) for array in given)
-    regions = regions.each(lambda part: part.to(device))
-    previous = None
-    if network.melm.config.feedback == "previous":
-        previous = network.melm(regions, boxes, prior, strength, score=score).objectness
-    output: Output = network.melm(regions, boxes, prior, strength, previous, score)
-    return output
-
-
-def default_branch(config: LearnConfig) -> str:
-    return "discovery" if reads_discovery(config.method) or config.settings.branches == 0 else "mean"
-
-
-def check_branch(branch: str, branches: int) -> None:
-    known = ["discovery"] + (["mean"] if branches else []) + [f"localization {t + 1}" for t in range(branches)]
-    one_of("branch", branch, known)
+def check_branch(branch: str, config: LearnConfig, retrained: bool) -> None:
+    known = ["discovery"] + (["mean"] if config.settings.branches else [])
+    known += [f"localization {t + 1}" for t in range(config.settings.branches)]
+    one_of("branch", branch, known + (["fused", "student"] if retrained else []))
 
 
 def branch_scores(output: Output, branch: str) -> NDArray[np.float32]:
-    """p(y, h) (N, K) of one branch, or the mean of the localization branches."""
-    if branch == "discovery":
-        prob = output.log_prob.exp()
-    elif branch == "mean":
-        prob = torch.stack([log_prob.exp() for log_prob in output.localized()]).mean(dim=0)[:, :-1]
-    else:
-        prob = output.localized()[int(branch.split()[1]) - 1].exp()[:, :-1]
-    return prob.float().cpu().numpy()
+    """p(y, h) (N, K) of one branch, or of several together."""
+    return output.prob(branch).float().cpu().numpy()
 
 
 def suppressed(

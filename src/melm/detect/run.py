@@ -13,9 +13,11 @@ import torch
 from melm.data.images import read_image
 from melm.data.records import TaggedImage
 from melm.detect.detections import Detections, no_detections
-from melm.detect.detector import Detector, branch_scores, forward
+from melm.detect.detector import Detector, branch_scores
 from melm.detect.results import ResultsFile
 from melm.errors import MelmError
+from melm.learn.map_store import MapStore
+from melm.learn.network import forward
 from melm.learn.region_store import RegionStore
 from melm.model.melm import Output
 from melm.model.trunks import FrozenTrunk
@@ -35,8 +37,11 @@ class Looking:
         trunk = detector.network.trunk
         single = isinstance(trunk, FrozenTrunk) and detector.settings.views == "single"
         self.regions = RegionStore(trunk, self.proposals.settings) if single else None  # type: ignore[arg-type]
-        if self.regions and keep:
-            self.regions.prepare()
+        students = detector.students if single else None
+        self.maps = MapStore(trunk, students.config.scales) if students else None  # type: ignore[arg-type]
+        for store in (self.regions, self.maps):
+            if store and keep:
+                store.prepare()
 
     def outputs(self, key: str, path: Path) -> tuple[list[Output], Proposals]:
         """What the network says of an image in every view; of stored features, if they are there."""
@@ -48,9 +53,20 @@ class Looking:
             stored = self.regions.get(key)
         if self.regions is not None and stored is not None and stored.shape[1] == len(found):
             network = self.detector.network
-            return [forward(network, self.detector.learned.strength, self.regions.regions(key), found)], found
+            output = forward(network, self.detector.learned.strength, self.regions.regions(key), found)
+            return [self.with_student(output, key, path, found)], found
         pixels = read_image(path)
         return self.detector.outputs(pixels, found), found
+
+    def with_student(self, output: Output, key: str, path: Path, found: Proposals) -> Output:
+        """What a retrained run's student says, too: the one that did not learn from this image, where one of them did."""
+        if self.maps is None or self.detector.students is None:
+            return output
+        if self.keep:
+            self.maps.make(key, path)
+        there = self.maps.has(key)
+        maps = self.maps.get(key) if there else self.maps.trunk.stem_maps(read_image(path), self.maps.scales)
+        return self.detector.students.judge(output, maps, found, key)
 
     def found(self, key: str, path: Path) -> Proposals:
         proposals = self.proposals.get(key)

@@ -16,51 +16,65 @@ from torch.nn.parallel import DistributedDataParallel
 
 from melm.errors import MelmError
 from melm.learn.checkpoint import Position, load_pair, optimizer_tensors, restore, restore_optimizer, save_pair
-from melm.learn.items import Item, Items, prepared
+from melm.learn.items import Item, prepared
 from melm.learn.network import Network
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import Processes
 from melm.learn.run_folder import RunFolder
 from melm.model.cliques import NotFinite
 from melm.model.melm import Losses, MinEntropyLoss
-from melm.model.recurrence import feedback_strength
 
 SAVE_EVERY = 60.0  # seconds
 AFTER_EPOCH = Callable[[int, Network, float], dict[str, float] | None]  # epochs done, network, r: figures for the log
-FIGURES = ("loss", "discovery", "localization", "global_entropy", "local_entropy")
 
 
 class Step(nn.Module):
-    """One image through the network to its losses; what `DistributedDataParallel` wraps."""
+    """One image through the network to its loss; what `DistributedDataParallel` wraps."""
+
+    figures = ("loss", "discovery", "localization", "global_entropy", "local_entropy")
 
     def __init__(self, network: Network, config: LearnConfig) -> None:
         super().__init__()
         self.network = network
         self.loss = MinEntropyLoss(config.settings)
 
-    def forward(self, item: Item, strength: float, previous: Tensor | None) -> tuple[Losses, Tensor | None]:
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        """What the log tells the gradient of."""
+        melm = self.network.melm
+        return {"discovery": list(melm.discovery.parameters()), "localization": list(melm.localization.parameters())}
+
+    def rates(self) -> list[tuple[float, list[nn.Parameter]]]:
+        """What learns, and at which share of the learning rate."""
+        return [(1.0, [p for p in self.network.parameters() if p.requires_grad])]
+
+    def forward(
+        self, item: Item, strength: float, previous: Tensor | None
+    ) -> tuple[Tensor, list[Tensor], Tensor | None]:
+        """The loss, its figures, and the objectness that `feedback = previous` asks for."""
         regions = item.regions
         if regions is None:
             assert item.pixels is not None
             regions = self.network.trunk.look(item.pixels, item.proposals, item.scale, item.flip)
         output = self.network.melm(regions, item.proposals, item.prior, strength, previous, item.score)
-        losses = self.loss(output, item.proposals, item.tags, item.known, item.order)
-        return losses, output.objectness
+        losses: Losses = self.loss(output, item.proposals, item.tags, item.known, item.order)
+        localization = sum(losses.localization, losses.discovery.new_zeros(()))
+        figures = [losses.total, losses.discovery, localization, losses.global_entropy, losses.local_entropy]
+        return losses.total, [figure.detach() for figure in figures], output.objectness
 
 
 @dataclass
 class Learner:
     """Everything a run changes while it learns, and how it is put away and taken up again."""
 
-    network: Network
-    config: LearnConfig
-    items: Items
+    step: Any  # `Step`, or another module with its figures, parts and rates
+    config: Any  # `LearnConfig`, or another that has its rate and strength
+    items: Any  # `Items`, or others with its order, load and images
     processes: Processes
     run: RunFolder
 
     def __post_init__(self) -> None:
-        config = self.config
-        learned = [p for p in self.network.parameters() if p.requires_grad]
+        config, self.network = self.config, self.step.network
+        learned = [{"params": parameters, "share": share} for share, parameters in self.step.rates()]
         self.optimizer: torch.optim.Optimizer
         if config.optimizer == "sgd":
             self.optimizer = torch.optim.SGD(
@@ -108,16 +122,16 @@ def learn(learner: Learner, after_epoch: AFTER_EPOCH | None, on_log: Callable[[d
     """Runs all epochs from where the learner stands. The random numbers of a step come from the seed, the epoch and the
     place of its images alone, so nothing about chance has to be kept."""
     config, processes, items, position = learner.config, learner.processes, learner.items, learner.position
-    step_of = processes.wrap(Step(learner.network, config))
+    step_of = processes.wrap(learner.step)
     batch = config.accumulate * processes.world  # images a step
     steps = math.ceil(len(items) / batch)
     started, saved, spent = time.monotonic(), time.monotonic(), position.seconds
     with processes.steps("learning", config.epochs * steps, position.epoch * steps + position.step) as progress:
         while position.epoch < config.epochs:
             epoch = position.epoch
-            strength = feedback_strength(epoch / config.epochs, config.settings.feedback_rate)
+            strength = config.strength(epoch)
             for group in learner.optimizer.param_groups:
-                group["lr"] = config.rate(epoch)
+                group["lr"] = config.rate(epoch) * group["share"]
             learner.network.train()
             order = items.order(epoch)
             for step, mine in _shares(learner, order, batch, epoch):
@@ -180,37 +194,30 @@ def one_step(
     """Forward and back for this process's images, then one change of the weights; mean figures over all images of the step."""
     config, processes, position = learner.config, learner.processes, learner.position
     mine = list(mine)
-    sums = torch.zeros(len(FIGURES), dtype=torch.float64)
+    sums = torch.zeros(len(learner.step.figures), dtype=torch.float64)
     for turn, (place, item) in enumerate(mine):
         counts = place >= 0
         torch.manual_seed(_seed(config.seed, position.epoch, place))  # of dropout: the same whichever process it is
         alone = isinstance(step_of, DistributedDataParallel) and turn < len(mine) - 1
         with step_of.no_sync() if alone else nullcontext(), _autocast(config, processes):  # type: ignore[operator]
             try:
-                losses, objectness = step_of(item.to(processes.device), strength, learner.previous.get(item.index))
+                before = learner.previous.get(item.index)
+                total, of_image, objectness = step_of(item.to(processes.device), strength, before)
             except NotFinite:
                 raise _not_finite(learner, _paths(learner, [item]), "a score") from None
-            loss = losses.total * (processes.world / images if counts else 0.0)  # DDP takes the mean over processes
-        if not math.isfinite(float(losses.total.detach())) and processes.world == 1:
+            loss = total * (processes.world / images if counts else 0.0)  # DDP takes the mean over processes
+        if not math.isfinite(float(total.detach())) and processes.world == 1:
             raise _not_finite(learner, _paths(learner, [item]), "the loss")
         learner.scaler.scale(loss).backward()
         if counts:
-            of_image = (
-                losses.total,
-                losses.discovery,
-                sum(losses.localization, losses.discovery.new_zeros(())),
-                losses.global_entropy,
-                losses.local_entropy,
-            )
-            sums += torch.stack([value.detach().double().cpu() for value in of_image]) / images
-        if config.settings.feedback == "previous" and objectness is not None:
+            sums += torch.stack([value.double().cpu() for value in of_image]) / images
+        if objectness is not None and config.remembers:
             learner.previous[item.index] = objectness.cpu()
     sums = processes.total(sums.to(processes.device)).cpu()
-    figures = dict(zip(FIGURES, sums.tolist(), strict=True))
+    figures = dict(zip(learner.step.figures, sums.tolist(), strict=True))
     learner.scaler.unscale_(learner.optimizer)
-    melm = learner.network.melm
-    figures["gradient_discovery"] = gradient_norm(melm.discovery.parameters())
-    figures["gradient_localization"] = gradient_norm(melm.localization.parameters())
+    for part, parameters in learner.step.parts().items():
+        figures[f"gradient_{part}"] = gradient_norm(parameters)
     figures["gradient"] = gradient_norm(learner.network.parameters())
     if not math.isfinite(figures["loss"]) or (not math.isfinite(figures["gradient"]) and config.precision != "fp16"):
         own = _paths(learner, [item for place, item in mine if place >= 0])
@@ -255,5 +262,7 @@ def _not_finite(learner: Learner, paths: list[str], what: str) -> MelmError:
 
 def _note(epoch: int, epochs: int, position: Position) -> str:
     mean = {name: value / max(position.step, 1) for name, value in position.sums.items()}
-    entropies = f"entropy {mean['global_entropy']:.3f} global, {mean['local_entropy']:.4f} local"
-    return f"epoch {epoch + 1} of {epochs}, loss {mean['loss']:.3f}, {entropies}"
+    text = f"epoch {epoch + 1} of {epochs}, loss {mean['loss']:.3f}"
+    if "global_entropy" in mean:
+        text += f", entropy {mean['global_entropy']:.3f} global, {mean['local_entropy']:.4f} local"
+    return text

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from melm.errors import MelmError
 from melm.learn.checkpoint import load_pair, restore
-from melm.learn.network import Network, build_network
+from melm.learn.network import Network, build_network, default_branch
 from melm.learn.presets import LearnConfig
+from melm.learn.students import RetrainConfig, Students
 from melm.model.backbones import InputConvention
 
 
@@ -25,6 +26,7 @@ class Learned:
     classes: tuple[str, ...]
     network: Network
     strength: float  # r
+    students: Students | None = None  # of a retrained run
 
 
 def load_model(path: Path) -> Learned:
@@ -42,7 +44,17 @@ def load_model(path: Path) -> Learned:
     except (KeyError, TypeError, ValueError) as error:
         raise MelmError(f"{path / 'model.json'}: damaged ({type(error).__name__}: {error})") from None
     restore(network.tensors(), tensors, "", path / "model.json")
-    return Learned(path, card, config, classes, network.eval(), strength)
+    students = None
+    if card.get("retrained"):
+        try:
+            settings = RetrainConfig.from_dict(card["retrained"])
+            students = Students(network, settings, len(classes), default_branch(config), frozenset(card["keys"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise MelmError(f"{path / 'model.json'}: damaged ({type(error).__name__}: {error})") from None
+        restore(dict(students.named_parameters()), tensors, "students.", path / "model.json")
+        restore(dict(students.named_buffers()), tensors, "students.", path / "model.json")
+        students.eval()
+    return Learned(path, card, config, classes, network.eval(), strength, students)
 
 
 def basis_of(path: Path) -> tuple[Tensor, Tensor]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
+from melm.config import reads_discovery
 from melm.learn.presets import LearnConfig
 from melm.model.backbones import Backbone, build_backbone
-from melm.model.melm import MELM
+from melm.model.branches import Regions
+from melm.model.melm import MELM, Output
 from melm.model.trunks import FrozenTrunk, PooledHead, TunedTrunk, mlp
+from melm.proposals import Proposals
 
 
 class Network(nn.Module):
@@ -31,3 +35,23 @@ def build_network(config: LearnConfig, classes: int, backbone: Backbone | None =
         return Network(frozen, MELM(neck, config.hidden, classes, config.settings))
     tuned = TunedTrunk(backbone, config.settings.reads_surround)
     return Network(tuned, MELM(PooledHead(backbone), backbone.features, classes, config.settings))
+
+
+@torch.no_grad()
+def forward(network: Network, strength: float, regions: Regions, proposals: Proposals) -> Output:
+    """MELM on the regions of one image, as at detection. Where it feeds back the objectness of the preceding iteration, that of a
+    first pass stands for it."""
+    device = next(network.melm.parameters()).device
+    given = (proposals.boxes, proposals.prior, proposals.score)
+    boxes, prior, score = (torch.from_numpy(array).to(device) for array in given)
+    regions = regions.each(lambda part: part.to(device))
+    previous = None
+    if network.melm.config.feedback == "previous":
+        previous = network.melm(regions, boxes, prior, strength, score=score).objectness
+    output: Output = network.melm(regions, boxes, prior, strength, previous, score)
+    return output
+
+
+def default_branch(config: LearnConfig) -> str:
+    """The branch that detects."""
+    return "discovery" if reads_discovery(config.method) or config.settings.branches == 0 else "mean"

@@ -10,6 +10,7 @@ from typing import Any
 from melm.config import METHODS, MethodConfig, check_type, method_config
 from melm.errors import UsageError, did_you_mean, one_of
 from melm.model.backbones import BACKBONES
+from melm.model.recurrence import feedback_strength
 from melm.proposals import ProposalSettings
 
 TRUNKS = ("frozen", "tuned")
@@ -100,6 +101,15 @@ class LearnConfig:
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch."""
         return self.learning_rate * (1.0 if epoch < self.drop_after else 0.1)
+
+    def strength(self, epoch: int) -> float:
+        """r of the feedback in an epoch."""
+        return feedback_strength(epoch / self.epochs, self.settings.feedback_rate)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the objectness of an image's last look is kept for its next."""
+        return self.settings.feedback == "previous"
 
 
 @dataclass(frozen=True, slots=True)

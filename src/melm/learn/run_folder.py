@@ -20,8 +20,17 @@ from melm.files import lock, write_whole
 
 PACKAGES = ("melm", "torch", "numpy", "numba", "opencv-contrib-python-headless", "pillow", "safetensors")
 WATCHED = "watched.jsonl"  # what the network believed of some images after every epoch, where that was asked for
-RUN_FILES = ("run.json", "log.jsonl", "checkpoint.json", "model.json", WATCHED)
-DECIDES = ("config", "classes", "data_digest", "basis", "processes", "device")  # what may not change between two starts
+RUN_FILES = ("run.json", "log.jsonl", "checkpoint.json", "model.json", "objects.npz", WATCHED)
+DECIDES = (
+    "config",
+    "classes",
+    "data_digest",
+    "basis",
+    "processes",
+    "device",
+    "retrained",
+    "teacher",
+)  # what may not change between two starts
 
 
 def data_digest(images: TaggedImages, keys: Sequence[str]) -> str:

@@ -13,14 +13,13 @@ from melm.errors import MelmError, UsageError
 from melm.learn.checkpoint import save_pair
 from melm.learn.data import Ready, check_tags, prepare, read_features, starting_backbone, with_boxes_of
 from melm.learn.items import Items
-from melm.learn.loop import AFTER_EPOCH, Learner, learn
+from melm.learn.loop import AFTER_EPOCH, Learner, Step, learn
 from melm.learn.model_file import basis_of
 from melm.learn.network import build_network
 from melm.learn.presets import LearnConfig, learn_config
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
 from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
-from melm.model.recurrence import feedback_strength
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import ReadyMade
 
@@ -71,7 +70,7 @@ def train(
         if isinstance(network.trunk, FrozenTrunk):
             store = read_features(ready, network.trunk, processes, given)
         items = Items(ready.images, ready.keys, ready.proposals, store, config)
-        learner = Learner(network, config, items, processes, run)
+        learner = Learner(Step(network, config), config, items, processes, run)
         if learner.take_up():
             position = learner.position
             where = f"at epoch {position.epoch + 1} of {config.epochs}, step {position.step + 1}"
@@ -147,12 +146,11 @@ def about_run(
 def save_model(run: RunFolder, learner: Learner, about: Mapping[str, Any]) -> None:
     """The finished detector: every number it needs, and a card."""
     config, network = learner.config, learner.network
-    last = feedback_strength((config.epochs - 1) / config.epochs, config.settings.feedback_rate)
     convention = network.trunk.backbone.convention
     card = {
         **about,
         "count": 1,
-        "strength": last,  # r of the last epoch, which the discovery branch goes on with
+        "strength": config.strength(config.epochs - 1),  # r of the last epoch, which the discovery branch goes on with
         "convention": {
             "order": convention.order,
             "highest": convention.highest,

@@ -42,6 +42,20 @@ class Output:
     localization: list[Tensor]  # log p_t(y, h), T of (N, K+1), which are learned
     objectness: Tensor | None  # s(h), (N,)
     evidence: Tensor  # (N,) for an object of any class, not learned through; 0 where the method has none
+    student: Tensor | None = None  # log p(y, h) of a student that learned from what these found, (N, K+1)
+    fused: Tensor | None = None  # log of what student and teacher say together, (N, K)
+
+    def prob(self, branch: str) -> Tensor:
+        """p(y, h) (N, K) by discovery, by `localization 1` and so on, by their mean, by the student, or by it and its teacher."""
+        if branch == "discovery":
+            return self.log_prob.exp()
+        if branch == "mean":
+            return torch.stack([log_prob.exp() for log_prob in self.localized()]).mean(dim=0)[:, :-1]
+        if branch == "student" and self.student is not None:
+            return self.student.exp()[:, :-1]
+        if branch == "fused" and self.fused is not None:
+            return self.fused.exp()
+        return self.localized()[int(branch.split()[1]) - 1].exp()[:, :-1]
 
     def localized(self) -> list[Tensor]:
         """log p_t(y, h) with the evidence, T of (N, K+1): by which objects are chosen. At most 0."""

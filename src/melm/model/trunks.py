@@ -55,10 +55,7 @@ class FrozenTrunk(nn.Module):
     def _read(self, pixels, boxes, flip, width, reduce, surround=True) -> Regions:  # type: ignore[no-untyped-def]
         device = self.mean.device
         pixels, boxes = (mirrored(pixels), mirrored_boxes(boxes, pixels.shape[1])) if flip else (pixels, boxes)
-        larger = max(pixels.shape[:2])
-        sizes = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1).prod(dim=1).sqrt()  # (N,)
-        shrinks = torch.tensor(self.scales, dtype=sizes.dtype) / larger
-        best = (sizes[:, None] * shrinks / self.normal_size).log().abs().argmin(dim=1)  # (N,) the scale of each box
+        best = normal_scale(boxes, self.scales, max(pixels.shape[:2]), self.normal_size)
         parts = [torch.zeros(len(boxes), width, device=device) for _ in range(3 if surround else 1)]
         for s, scale in enumerate(self.scales):
             rows = torch.nonzero(best == s)[:, 0]
@@ -71,16 +68,22 @@ class FrozenTrunk(nn.Module):
             there = boxes[rows].to(device) * boxes.new_tensor(
                 [small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]
             ).repeat(2).to(device)
-            frame, inner, ring, within = frame_and_ring(there)
-            for part, (outer, hole) in zip(parts, ((there, None), (frame, inner), (ring, within)), strict=False):
-                part[rows.to(device)] = region_mean(map, outer, 1 / self.backbone.stride, hole)
-        if surround:  # a box that covers the picture has no ring: then there is no contrast with it either
-            height, width = pixels.shape[:2]
-            whole = (
-                (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= boxes.new_tensor([width, height])).all(dim=1)
-            ).to(device)
+            for part, value in zip(parts, means(map, there, self.backbone.stride, len(parts)), strict=True):
+                part[rows.to(device)] = value
+        if surround:
+            whole = covers(boxes, pixels.shape[1], pixels.shape[0]).to(device)
             parts[2][whole] = parts[1][whole]
         return Regions(*parts)
+
+    @torch.no_grad()
+    def stem_maps(self, pixels: Pixels, scales: tuple[int, ...]) -> list[Tensor]:
+        """What the first part of the trunk makes of an image at each scale, (h, w, M) each: what a student begins with."""
+        stem, device = self.backbone.split()[0], self.mean.device
+        maps = []
+        for scale in scales:
+            image = self.backbone.normalise(torch.from_numpy(resized(pixels, scale)).to(device))[None]
+            maps.append(stem(image.to(memory_format=torch.channels_last))[0].permute(1, 2, 0).contiguous())
+        return maps
 
     def fit(self, samples: Tensor) -> None:
         """Mean and whitened principal components of samples (M, C); components without variance are 0."""
@@ -127,6 +130,25 @@ class PooledHead(nn.Module):
 
     def forward(self, pooled: Tensor) -> Tensor:
         return self.backbone.head(pooled)
+
+
+def normal_scale(boxes: Tensor, scales: tuple[int, ...], larger_side: int, normal_size: float) -> Tensor:
+    """(N,) the number of the scale at which each box is nearest to its normal size."""
+    sizes = (boxes[:, 2:] - boxes[:, :2]).clamp(min=1).prod(dim=1).sqrt()  # (N,)
+    shrinks = torch.tensor(scales, dtype=sizes.dtype, device=boxes.device) / larger_side
+    return (sizes[:, None] * shrinks / normal_size).log().abs().argmin(dim=1)
+
+
+def means(map: Tensor, boxes: Tensor, stride: int, parts: int = 3) -> list[Tensor]:
+    """The map's mean over box, frame and ring (N, C), or over the first of them; boxes in the pixels that the map was made of."""
+    frame, inner, ring, within = frame_and_ring(boxes)
+    regions = ((boxes, None), (frame, inner), (ring, within))[:parts]
+    return [region_mean(map, outer, 1 / stride, hole) for outer, hole in regions]
+
+
+def covers(boxes: Tensor, width: int, height: int) -> Tensor:
+    """(N,) whether a box covers the picture: it has no ring, so there is no contrast with it either."""
+    return (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= boxes.new_tensor([width, height])).all(dim=1)
 
 
 def mlp(width: int, hidden: int, dropout: float) -> nn.Module:

@@ -6,14 +6,12 @@ whenever the writer is killed. Nothing in them is ever unpickled.
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from melm.errors import MelmError
-from melm.files import cache_folder, prepare_store, write_whole
+from melm.files import cache_folder, packed, prepare_store, write_whole
 from melm.proposals.record import Proposals, ProposalSettings
 
 
@@ -47,10 +45,11 @@ class ProposalStore:
 
     def put(self, key: str, proposals: Proposals, seconds: float) -> None:
         """Keeps the proposals of an image, and how long they took, for tables made after the work is done."""
-        path = self.path(key)
+        path, size = self.path(key), np.array([proposals.width, proposals.height], np.int32)
+        arrays = {"boxes": proposals.boxes, "prior": proposals.prior, "score": proposals.score, "size": size}
         try:
             path.parent.mkdir(exist_ok=True)
-            write_whole(path, _packed(proposals))
+            write_whole(path, packed(arrays))
             with (self.folder / "seconds.txt").open("a") as file:
                 file.write(f"{seconds:.4f}\n")  # one short line, appended at once
         except OSError as error:
@@ -65,18 +64,3 @@ class ProposalStore:
         except (FileNotFoundError, ValueError):
             return None
         return sum(values) / len(values) if values else None
-
-
-def _packed(proposals: Proposals) -> bytes:
-    """An .npz file whose bytes depend on the proposals alone: numpy's own writer puts the time into it."""
-    size = np.array([proposals.width, proposals.height], np.int32)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        arrays = {"boxes": proposals.boxes, "prior": proposals.prior, "score": proposals.score, "size": size}
-        for name, array in arrays.items():
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
-            member = zipfile.ZipInfo(f"{name}.npy")
-            member.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(member, content.getvalue())
-    return buffer.getvalue()

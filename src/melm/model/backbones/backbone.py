@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from melm.errors import UsageError
 
 Triple = tuple[float, float, float]
 
@@ -57,6 +60,11 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def trunk(self, image: Tensor) -> Tensor:
         """The map that boxes are pooled from: (1, 3, H, W) -> (1, C, about H / stride, about W / stride)."""
+
+    def split(self) -> tuple[Callable[[Tensor], Tensor], nn.Module, int]:
+        """The trunk in two: a stem up to a map at the trunk's stride, (1, 3, H, W) -> (1, M, h, w); a module of its own for the
+        rest, with a copy of the weights; and M."""
+        raise UsageError(f"{self.name}: its trunk is not made in two parts. lite0 and lite2 are")
 
     @abstractmethod
     def head(self, pooled: Tensor) -> Tensor:

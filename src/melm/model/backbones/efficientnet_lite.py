@@ -6,7 +6,9 @@ connected layers before their classifier: the trunk is everything up to the last
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -90,8 +92,11 @@ class EfficientNetLite(Backbone):
         self._bn0 = _norm(STEM)
         blocks: list[InvertedBlock] = []
         before, reached, dilation = STEM, 2, 1
+        self.cut, self.middle = 0, STEM  # blocks before the last two stages, and channels there
         for index, (repeats, kernel, stage_stride, expansion, channels) in enumerate(STAGES):
             after = _scaled(channels, width)
+            if index == len(STAGES) - 2:
+                self.cut, self.middle = len(blocks), before
             if index not in (0, len(STAGES) - 1):
                 repeats = math.ceil(depth * repeats)
             for step in (stage_stride, *[1] * (repeats - 1)):
@@ -110,8 +115,34 @@ class EfficientNetLite(Backbone):
         x = self._blocks(x)
         return F.relu6(self._bn1(self._conv_head(x)))
 
+    def split(self) -> tuple[Callable[[Tensor], Tensor], nn.Module, int]:
+        """Cut before the stage whose stride became a dilation: two stages and the last convolution are the rest."""
+        first = self._blocks[: self.cut]
+
+        def stem(image: Tensor) -> Tensor:
+            cells: Tensor = first(F.relu6(self._bn0(self._conv_stem(image))))
+            return cells
+
+        return stem, Tail(self), self.middle
+
     def head(self, pooled: Tensor) -> Tensor:
         return pooled.mean(dim=(1, 2))
+
+
+class Tail(nn.Module):
+    """The last two stages and the last convolution, to learn apart from the rest. Batch normalisation stays as it came."""
+
+    def __init__(self, network: EfficientNetLite) -> None:
+        super().__init__()
+        self.blocks = copy.deepcopy(network._blocks[network.cut :])
+        self.last, self.norm = copy.deepcopy(network._conv_head), copy.deepcopy(network._bn1)
+        self.requires_grad_(True).train(False)
+
+    def train(self, mode: bool = True) -> Tail:
+        return super().train(False)  # it has no dropout, and one image gives no statistics
+
+    def forward(self, map: Tensor) -> Tensor:
+        return F.relu6(self.norm(self.last(self.blocks(map))))
 
 
 def lite0() -> EfficientNetLite:

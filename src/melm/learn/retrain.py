@@ -1,0 +1,316 @@
+"""`melm retrain`: students learn, with the last stages of the trunk, from the boxes that a run has found (its pseudo-objects)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from melm.boxes import iou
+from melm.data import Source, read_tags
+from melm.data.records import TaggedImages
+from melm.errors import MelmError, UsageError
+from melm.files import packed, write_whole
+from melm.learn.checkpoint import save_pair
+from melm.learn.data import Ready, check_tags, prepare, read_features
+from melm.learn.features import boxes_of
+from melm.learn.loop import AFTER_EPOCH, Learner, learn
+from melm.learn.map_store import MapStore
+from melm.learn.model_file import Learned, load_model
+from melm.learn.network import default_branch, forward
+from melm.learn.processes import Processes, joined
+from melm.learn.region_store import RegionStore
+from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
+from melm.learn.students import RetrainConfig, Students, fold_of
+from melm.model.student import by_scale
+from melm.model.trunks import FrozenTrunk, normal_scale
+from melm.proposals import ProposalStore
+
+OBJECTS = "objects.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One image in one step: maps and boxes by scale, and what each box is."""
+
+    index: int
+    fold: int  # whose student does not learn from it
+    maps: list[Tensor | None]
+    boxes: list[Tensor]
+    target: Tensor  # (n,) classes, K for background
+    weight: Tensor  # (n,) adds up to 1 for objects and to 1 for background
+
+    def to(self, device: torch.device) -> Lesson:
+        if device.type == "cpu":
+            return self
+        return replace(
+            self,
+            maps=[None if map is None else map.to(device) for map in self.maps],
+            boxes=[boxes.to(device) for boxes in self.boxes],
+            target=self.target.to(device),
+            weight=self.weight.to(device),
+        )
+
+
+class Lessons:
+    """The images of a run with the objects that its teacher found, as the steps see them."""
+
+    def __init__(
+        self,
+        ready: Ready,
+        objects: Sequence[NDArray[np.intp]],
+        maps: MapStore,
+        config: RetrainConfig,
+        normal_size: float,
+    ) -> None:
+        self.ready, self.objects, self.maps, self.config, self.normal_size = ready, objects, maps, config, normal_size
+        self.images: TaggedImages = ready.images
+        # an image without an object teaches nothing of where objects end
+        self.useful = [i for i, found in enumerate(objects) if len(found)]
+
+    def __len__(self) -> int:
+        return len(self.useful)
+
+    def order(self, epoch: int) -> list[int]:
+        """All images with objects once, shuffled by seed and epoch alone."""
+        shuffled = np.random.default_rng([self.config.seed, epoch, 0]).permutation(len(self.useful))
+        return [self.useful[int(i)] for i in shuffled]
+
+    def load(self, index: int, epoch: int) -> Lesson:
+        """Boxes of two scales, drawn from seed, epoch and image: that of one of its objects, and another."""
+        config, key = self.config, self.ready.keys[index]
+        random = np.random.default_rng([config.seed, epoch, 1, index])
+        found = boxes_of(self.ready.proposals, key, self.images[index].path)
+        rows, classes = self.objects[index].T
+        boxes = torch.from_numpy(found.boxes)
+        number = normal_scale(boxes, config.scales, max(found.width, found.height), self.normal_size).numpy()
+        seen = scales_of_step(int(number[rows[random.integers(len(rows))]]), len(config.scales), random)
+        overlap = iou(found.boxes, found.boxes[rows])  # (N, P)
+        best, of = overlap.max(axis=1), overlap.argmax(axis=1)
+        there = np.isin(number, seen)
+        positive = some(random, (best >= config.object_iou) & there, config.positives)
+        near = some(random, (best < config.object_iou) & (best >= config.near_iou) & there, config.negatives // 2)
+        anywhere = some(random, (best < config.object_iou) & there, config.negatives - config.negatives // 2)
+        chosen = np.concatenate([positive, near, anywhere])
+        background = len(self.images.classes)
+        target = np.concatenate([classes[of[positive]], np.full(len(near) + len(anywhere), background)])
+        is_object = target < background
+        share = np.where(is_object, 1 / max(is_object.sum(), 1), 1 / max((~is_object).sum(), 1))
+        by, order = by_scale(boxes[chosen], config.scales, found.width, found.height, self.normal_size)
+        wanted = [s for s, of_scale in enumerate(by) if len(of_scale)]
+        return Lesson(
+            index,
+            fold_of(key, config.folds),
+            self.maps.get(key, wanted),
+            by,
+            torch.from_numpy(target)[order],
+            torch.from_numpy(share).float()[order],
+        )
+
+
+def scales_of_step(first: int, scales: int, random: np.random.Generator) -> list[int]:
+    """The scale of an object, and one of the others: what is too small and too large is then seen as well."""
+    others = [s for s in range(scales) if s != first]
+    return [first, *([others[random.integers(len(others))]] if others else [])]
+
+
+def some(random: np.random.Generator, these: NDArray[np.bool_], most: int) -> NDArray[np.intp]:
+    """At most so many of the rows for which it is true."""
+    rows = np.flatnonzero(these)
+    return np.sort(random.choice(rows, most, replace=False)) if len(rows) > most else rows
+
+
+class StudentStep(nn.Module):
+    """One image through the students that may learn from it, to their loss."""
+
+    figures = ("loss",)
+
+    def __init__(self, students: Students) -> None:
+        super().__init__()
+        self.network = students
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        return {"tail": self._tail()}
+
+    def rates(self) -> list[tuple[float, list[nn.Parameter]]]:
+        tail = self._tail()
+        rest = {id(p) for p in tail}
+        return [(self.network.config.tail_share, tail), (1.0, [p for p in self.parameters() if id(p) not in rest])]
+
+    def _tail(self) -> list[nn.Parameter]:
+        return [p for name, p in self.named_parameters() if ".tail." in name or ".reduce." in name]
+
+    def forward(self, lesson: Lesson, strength: float, previous: None) -> tuple[Tensor, list[Tensor], None]:
+        folds = self.network.config.folds
+        losses = []
+        for fold, student in enumerate(self.network.students):
+            if folds == 1 or fold != lesson.fold:
+                log_prob = student(lesson.maps, lesson.boxes)  # (n, K+1)
+                losses.append(-(lesson.weight * log_prob.gather(1, lesson.target[:, None])[:, 0]).sum())
+        loss = torch.stack(losses).mean()
+        if torch.distributed.is_initialized():  # every weight has a gradient, whichever fold it is
+            loss = loss + 0.0 * sum(p.sum() for p in self.parameters())
+        return loss, [loss.detach()], None
+
+
+def retrain(
+    run: Path | str,
+    data: Source | Path | str,
+    out: Path | str,
+    config: RetrainConfig | None = None,
+    *,
+    device: str = "auto",
+    workers: int | None = None,
+    overwrite: bool = False,
+    skip_bad: bool = False,
+    after_epoch: AFTER_EPOCH | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Learns students from what a finished run finds in the images of a data set with tags; the folder of the new run.
+
+    The same call on the same folder goes on where it stopped. The new run holds the old one too: it needs nothing else. A
+    retrained run can be retrained again: its students go on, taught by what they and their teacher find together.
+    """
+    source = data if isinstance(data, Source) else Source(Path(data))
+    config = config or RetrainConfig()
+    teacher = load_model(Path(run))
+    if not isinstance(teacher.network.trunk, FrozenTrunk):
+        raise UsageError(f"{run}: only a run with a frozen trunk can be retrained (preset fast)")
+    if teacher.students is not None and (
+        teacher.students.config.folds != config.folds or teacher.students.config.scales != config.scales
+    ):
+        raise UsageError(f"{run}: its students have other folds or scales; keep those when it is retrained again")
+    with joined(device) as processes:
+        say = say if processes.first else lambda text: None
+        images = read_tags(source)
+        _same_classes(images, teacher)
+        check_tags(images)
+        ready = prepare(images, teacher.config, processes, workers, None, skip_bad)
+        folder = RunFolder(Path(out))
+        about = _about(teacher, config, ready, source, processes)
+        if processes.first:
+            folder.open(about, overwrite)
+        processes.wait()
+        trunk = teacher.network.trunk.to(processes.device)
+        teacher.network.to(processes.device)
+        regions = read_features(ready, trunk, processes, (trunk.mean, trunk.basis))
+        maps = MapStore(trunk, config.scales)
+        maps.prepare()
+        mine = list(zip(processes.share(list(ready.images)), processes.share(ready.keys), strict=True))
+        with processes.steps("maps", len(mine)) as steps:
+            for image, key in mine:
+                maps.make(key, image.path)
+                steps.advance()
+        processes.wait()
+        objects = _objects(teacher, ready, regions, maps, folder, processes)
+        say(f"{sum(map(len, objects)):,} objects found in {len(objects):,} images by {run}")
+        torch.manual_seed(config.seed)
+        branch = default_branch(teacher.config)
+        students = Students(teacher.network, config, len(teacher.classes), branch, frozenset(ready.keys))
+        if teacher.students is not None:
+            students.load_state_dict(teacher.students.state_dict())
+        students.to(processes.device)
+        lessons = Lessons(ready, objects, maps, config, trunk.normal_size)
+        if not len(lessons):
+            raise MelmError(f"{run}: found no object in {source.path}, so there is nothing to learn from")
+        learner = Learner(StudentStep(students), config, lessons, processes, folder)
+        if learner.take_up():
+            say(f"going on in {folder.path} at epoch {learner.position.epoch + 1} of {config.epochs}")
+        if processes.first:
+            folder.open_log(learner.position.log_bytes)
+        try:
+            learn(learner, after_epoch, lambda record: None)
+        finally:
+            folder.close_log()
+        if processes.first:
+            _save(folder, teacher, students, learner, about)
+            say(f"learned in {learner.position.seconds:.0f} s; the detector is {folder.path}")
+    return Path(out)
+
+
+def _same_classes(images: TaggedImages, teacher: Learned) -> None:
+    if images.classes != teacher.classes:
+        raise UsageError(
+            f"{images.root}: its classes are {', '.join(images.classes)}; those of {teacher.path} are "
+            f"{', '.join(teacher.classes)}. Retrain on the data that the run learned from, or on more with the same classes"
+        )
+
+
+def _about(
+    teacher: Learned, config: RetrainConfig, ready: Ready, source: Source, processes: Processes
+) -> dict[str, Any]:
+    found = teacher.network.tensors()
+    if teacher.students is not None:
+        found = {**found, **dict(teacher.students.named_parameters())}
+    return {
+        "config": teacher.config.as_dict(),
+        "retrained": config.as_dict(),
+        "teacher": tensors_digest([found[name] for name in sorted(found)]),
+        "classes": list(teacher.classes),
+        "data": {"path": str(source.path), "split": source.split, "images": len(ready.images)},
+        "data_digest": data_digest(ready.images, ready.keys),
+        "basis": None,
+        "left_out": list(ready.left_out),
+        "processes": processes.world,
+        "device": device_name(processes.device),
+        "versions": versions(),
+    }
+
+
+def _objects(
+    teacher: Learned,
+    ready: Ready,
+    regions: RegionStore,
+    maps: MapStore,
+    folder: RunFolder,
+    processes: Processes,
+) -> list[NDArray[np.intp]]:
+    """The pseudo-objects of every image, (P, 2): the best proposal of each tag by the teacher, and the tag's class."""
+    path = folder.path / OBJECTS
+    if processes.first and not path.is_file():
+        found = []
+        with processes.steps("objects", len(ready.keys)) as steps:
+            for image, key in zip(ready.images, ready.keys, strict=True):
+                classes = [teacher.classes.index(name) for name in image.tags if name not in image.unknown]
+                found.append(_objects_of(teacher, key, image.path, classes, ready.proposals, regions, maps))
+                steps.advance()
+        ends = np.cumsum([len(rows) for rows in found])
+        write_whole(path, packed({"objects": np.concatenate(found), "ends": ends}))
+    processes.wait()
+    with np.load(path, allow_pickle=False) as kept:
+        return np.split(kept["objects"], kept["ends"][:-1])
+
+
+def _objects_of(
+    teacher: Learned,
+    key: str,
+    path: Path,
+    classes: list[int],
+    proposals: ProposalStore,
+    regions: RegionStore,
+    maps: MapStore,
+) -> NDArray[np.intp]:
+    if not classes:
+        return np.zeros((0, 2), np.intp)
+    found = boxes_of(proposals, key, path)
+    output = forward(teacher.network, teacher.strength, regions.regions(key), found)
+    branch = default_branch(teacher.config)
+    if teacher.students is not None:
+        output, branch = teacher.students.judge(output, maps.get(key), found, key), "fused"
+    scores = output.prob(branch).cpu().numpy()
+    return np.array([[int(scores[:, k].argmax()), k] for k in classes], np.intp)
+
+
+def _save(folder: RunFolder, teacher: Learned, students: Students, learner: Learner, about: dict[str, Any]) -> None:
+    tensors = {**teacher.network.tensors()}
+    for name, value in (*students.named_parameters(), *students.named_buffers()):
+        tensors[f"students.{name}"] = value
+    kept = {name: teacher.card[name] for name in ("strength", "convention")}
+    card = {**about, **kept, "count": 1, "keys": sorted(students.keys), "seconds": round(learner.position.seconds, 1)}
+    save_pair(folder.path, "model", tensors, card)
