@@ -16,6 +16,9 @@ A recipe is TOML:
     [runs.discovery]        # another look at a run that is learned already
     of = "MELM"
     branch = "discovery"
+    [runs.retrained]        # students that learn from what a run has found
+    retrain = "MELM"
+    set = { epochs = 3 }
     [runs.WSDDN]
     method = "WSDDN"
 
@@ -42,7 +45,9 @@ from melm.errors import MelmError, UsageError, did_you_mean
 from melm.files import write_whole
 from melm.learn.model_file import load_card
 from melm.learn.presets import LearnConfig, learn_config
+from melm.learn.retrain import retrain
 from melm.learn.run_folder import versions
+from melm.learn.students import RetrainConfig
 from melm.learn.train import features, train
 from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
 from melm.measure.subjects import placed, subject_of_run
@@ -63,7 +68,7 @@ except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 LEARN = ("split", "limit", "preset", "method", "proposals", "set")
-RUN = ("method", "set", "of", "branch")
+RUN = ("method", "set", "of", "retrain", "branch")
 MEASURE = ("split", "limit", "draws")
 TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
 
@@ -73,9 +78,10 @@ class Run:
     """One line of a result: a detector that is learned, or another look at one."""
 
     name: str
-    config: LearnConfig | None  # None: another look
+    config: LearnConfig | RetrainConfig | None  # None: another look
     of: str  # the run that is looked at, itself or another
     branch: str | None
+    teacher: str | None = None  # of a run that is retrained
 
 
 @dataclass(frozen=True)
@@ -165,13 +171,20 @@ def _run(path: Path, name: str, entry: Any, learn: dict[str, Any], runs: Mapping
     if not isinstance(entry, dict) or name in (".", "..") or "/" in name or "\\" in name:
         raise UsageError(f"{path}: runs.{name}: a table whose name can be that of a folder was expected")
     _only(path, entry, RUN, f"runs.{name}.")
-    of = entry.get("of", name)
+    of, teacher = entry.get("of", name), entry.get("retrain")
     if of != name:
         if of not in runs or "of" in runs[of] or set(entry) - {"of", "branch"}:
             raise UsageError(f"{path}: runs.{name}: `of` names a run that is learned, and only `branch` goes with it")
         return Run(name, None, of, entry.get("branch"))
-    changes = {**learn.get("set", {}), **entry.get("set", {})}
+    changes = {**({} if teacher else learn.get("set", {})), **entry.get("set", {})}
     changes = {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
+    if teacher is not None:
+        if teacher not in runs or teacher == name or "of" in runs[teacher] or "method" in entry:
+            raise UsageError(f"{path}: runs.{name}: `retrain` names another run, which has a method of its own")
+        try:
+            return Run(name, RetrainConfig().with_(**changes), name, entry.get("branch"), teacher)
+        except (UsageError, TypeError) as error:
+            raise UsageError(f"{path}: runs.{name}: {error}") from None
     try:
         if "proposals" in learn:
             changes["proposals"] = ProposalSettings(**learn["proposals"])
@@ -217,19 +230,14 @@ def run_recipe(
         raise MelmError(f"{out}: cannot be written ({error.strerror}). Name another --out") from None
     parts = Parts(out / "parts.jsonl")
     learned_from = replace(data, split=recipe.split or data.split, limit=recipe.limit or data.limit)
-    for run in (run for run in recipe.runs if run.config is not None):
+    for run in in_turn(recipe.runs):
         for seed in recipe.seeds:
-            assert run.config is not None
-            _learn(
-                learned_from,
-                _folder(out, run.of, seed),
-                replace(run.config, seed=seed),
-                basis,
-                device,
-                workers,
-                parts,
-                say,
-            )
+            folder = _folder(out, run.of, seed)
+            if isinstance(run.config, LearnConfig):
+                _learn(learned_from, folder, replace(run.config, seed=seed), basis, device, workers, parts, say)
+            elif run.config is not None:
+                teacher = _folder(out, str(run.teacher), seed)
+                _retrain(learned_from, teacher, folder, replace(run.config, seed=seed), device, workers, parts, say)
     measured = [_measure(recipe, measure, data, out, device, workers, parts, say) for measure in recipe.measures]
     results = {
         "recipe": recipe.path.name,
@@ -247,6 +255,19 @@ def run_recipe(
         say(f"{part}: {duration(total['seconds'])}, for {total['made']:,.0f} images")
     say(f"most memory: {memory():,} MB. Everything is in {out / 'results.json'}")
     return results
+
+
+def in_turn(runs: Sequence[Run]) -> list[Run]:
+    """Those that are learned, each after its teacher."""
+    waiting, done = [run for run in runs if run.config is not None], []
+    while waiting:
+        names = {run.name for run in done}
+        ready = [run for run in waiting if run.teacher is None or run.teacher in names]
+        if not ready:
+            raise UsageError(f"runs.{waiting[0].name}: it and its teacher wait for each other")
+        done += ready
+        waiting = [run for run in waiting if run not in ready]
+    return done
 
 
 def _folder(out: Path, name: str, seed: int) -> Path:
@@ -279,6 +300,28 @@ def _learn(
         parts.add("features", time.monotonic() - started, len(images), store.made)
     train(source, folder, config, basis=basis, device=device, workers=workers, say=say)
     parts.add("learning", load_card(folder)["seconds"], len(images), len(images))
+
+
+def _retrain(
+    source: Source,
+    teacher: Path,
+    folder: Path,
+    config: RetrainConfig,
+    device: str,
+    workers: int,
+    parts: Parts,
+    say: Callable[[str], None],
+) -> None:
+    if (folder / "model.json").is_file() and load_card(folder).get("retrained") == config.as_dict():
+        say(f"{folder} is learned already")
+        return
+    say(f"\n{folder}")
+    started = time.monotonic()
+    retrain(teacher, source, folder, config, device=device, workers=workers, say=say)
+    card = load_card(folder)
+    images, learning = card["data"]["images"], card["seconds"]
+    parts.add("retraining", learning, images, images)
+    parts.add("maps and objects", max(0.0, time.monotonic() - started - learning), images, images)
 
 
 def _measure(

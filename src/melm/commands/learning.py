@@ -231,21 +231,20 @@ def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **opti
     Example:
       melm retrain runs/birds photos/ --out runs/birds-2
     """
-    from dataclasses import fields, replace
-
     from melm.learn.retrain import retrain as learn_students
     from melm.learn.students import RetrainConfig
 
     given = {name: options.pop(name) for name in ("epochs", "folds", "seed")}
     settings = {name: value for name, value in given.items() if value is not None} | _changes(changes)
-    for name in settings:
-        one_of("setting", name, [field.name for field in fields(RetrainConfig)])
-    if "epochs" in settings:
-        settings.setdefault("drop_after", max(1, settings["epochs"] * 2 // 3))
-    config = replace(RetrainConfig(), **settings)
     source = source_of(options)
     learn_students(
-        run, source, out, config, workers=workers, say=print, **taken(options, "device", "overwrite", "skip_bad")
+        run,
+        source,
+        out,
+        RetrainConfig().with_(**settings),
+        workers=workers,
+        say=print,
+        **taken(options, "device", "overwrite", "skip_bad"),
     )
     return 0
 

@@ -14,7 +14,7 @@ from melm.data.images import read_image
 from melm.detect.detections import Detections, no_detections
 from melm.errors import UsageError, one_of
 from melm.learn.model_file import Learned, load_model
-from melm.learn.network import default_branch, forward
+from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import device_named
 from melm.model.melm import Output
@@ -57,7 +57,7 @@ class Detector:
         self.network = learned.network.to(device_named(device))
         self.students = learned.students and learned.students.to(device_named(device))
         self.branch = self.settings.branch or ("fused" if self.students else default_branch(learned.config))
-        check_branch(self.branch, learned.config, self.students is not None)
+        one_of("branch", self.branch, branches_of(learned.config) + (["fused", "student"] if self.students else []))
 
     @property
     def config(self) -> LearnConfig:
@@ -123,12 +123,6 @@ class Detector:
         elif self.settings.views != "paper":
             scales = [sorted(self.config.scales)[len(scales) // 2]]
         return [(scale, flip) for scale in scales for flip in flips]
-
-
-def check_branch(branch: str, config: LearnConfig, retrained: bool) -> None:
-    known = ["discovery"] + (["mean"] if config.settings.branches else [])
-    known += [f"localization {t + 1}" for t in range(config.settings.branches)]
-    one_of("branch", branch, known + (["fused", "student"] if retrained else []))
 
 
 def branch_scores(output: Output, branch: str) -> NDArray[np.float32]:

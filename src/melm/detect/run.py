@@ -119,7 +119,12 @@ def about(detector: Detector, looking: Looking) -> dict[str, Any]:
     """What must be the same for results to go into one file."""
     card = detector.learned.card
     return {
-        "run": {"data_digest": card["data_digest"], "config": card["config"], "seconds": card["seconds"]},
+        "run": {
+            "data_digest": card["data_digest"],
+            "config": card["config"],
+            "seconds": card["seconds"],
+            **{key: card[key] for key in ("retrained", "teacher") if key in card},
+        },
         "branch": detector.branch,
         **{k: v for k, v in asdict(detector.settings).items() if k != "branch"},
         "proposals": looking.proposals.settings.as_dict(),

@@ -52,6 +52,12 @@ def forward(network: Network, strength: float, regions: Regions, proposals: Prop
     return output
 
 
+def branches_of(config: LearnConfig) -> list[str]:
+    """What can be asked for its opinion."""
+    several = [f"localization {t + 1}" for t in range(config.settings.branches)]
+    return ["discovery", *(["mean"] if several else []), *several]
+
+
 def default_branch(config: LearnConfig) -> str:
     """The branch that detects."""
     return "discovery" if reads_discovery(config.method) or config.settings.branches == 0 else "mean"

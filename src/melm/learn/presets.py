@@ -166,9 +166,21 @@ PRESETS: dict[str, Preset] = {
         "a frozen EfficientNet-Lite0 read once at five scales and stored; only the layers above it learn",
         "two cores: 0.5 to 1.3 s an image for proposals, 0.7 s for the trunk, then 0.1 s an image and epoch",
         "the default where there is no GPU",
-        LearnConfig(preset="fast"),
+        LearnConfig(
+            preset="fast",
+            proposals=ProposalSettings("edge-boxes", max_boxes=800),
+            epochs=3,
+            drop_after=2,
+            boxes_a_step=400,
+        ),
         "MELM",
-        {"surround": True, "branch_sees_surround": True, "prior_weight": 6.0},
+        {
+            "surround": True,
+            "branch_sees_surround": True,
+            "prior_weight": 6.0,
+            "contrast_weight": 1.0,
+            "score_weight": 0.5,
+        },
     ),
     "paper-vggf": Preset(
         "the paper's recipe on VGG-F: SGD, one image a step, five scales, flips, the whole network learns",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from melm.boxes import iou
 from melm.data import Source, read_tags
 from melm.data.records import TaggedImages
-from melm.errors import MelmError, UsageError
+from melm.errors import MelmError, UsageError, one_of
 from melm.files import packed, write_whole
 from melm.learn.checkpoint import save_pair
 from melm.learn.data import Ready, check_tags, prepare, read_features
@@ -23,7 +23,7 @@ from melm.learn.features import boxes_of
 from melm.learn.loop import AFTER_EPOCH, Learner, learn
 from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, load_model
-from melm.learn.network import default_branch, forward
+from melm.learn.network import branches_of, forward
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
 from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
@@ -180,6 +180,7 @@ def retrain(
     source = data if isinstance(data, Source) else Source(Path(data))
     config = config or RetrainConfig()
     teacher = load_model(Path(run))
+    one_of("teacher", config.teacher, branches_of(teacher.config))
     if not isinstance(teacher.network.trunk, FrozenTrunk):
         raise UsageError(f"{run}: only a run with a frozen trunk can be retrained (preset fast)")
     if teacher.students is not None and (
@@ -208,11 +209,10 @@ def retrain(
                 maps.make(key, image.path)
                 steps.advance()
         processes.wait()
-        objects = _objects(teacher, ready, regions, maps, folder, processes)
+        objects = _objects(teacher, config.teacher, ready, regions, maps, folder, processes)
         say(f"{sum(map(len, objects)):,} objects found in {len(objects):,} images by {run}")
         torch.manual_seed(config.seed)
-        branch = default_branch(teacher.config)
-        students = Students(teacher.network, config, len(teacher.classes), branch, frozenset(ready.keys))
+        students = Students(teacher.network, config, len(teacher.classes), frozenset(ready.keys))
         if teacher.students is not None:
             students.load_state_dict(teacher.students.state_dict())
         students.to(processes.device)
@@ -265,6 +265,7 @@ def _about(
 
 def _objects(
     teacher: Learned,
+    branch: str,
     ready: Ready,
     regions: RegionStore,
     maps: MapStore,
@@ -278,7 +279,7 @@ def _objects(
         with processes.steps("objects", len(ready.keys)) as steps:
             for image, key in zip(ready.images, ready.keys, strict=True):
                 classes = [teacher.classes.index(name) for name in image.tags if name not in image.unknown]
-                found.append(_objects_of(teacher, key, image.path, classes, ready.proposals, regions, maps))
+                found.append(_objects_of(teacher, branch, key, image.path, classes, ready.proposals, regions, maps))
                 steps.advance()
         ends = np.cumsum([len(rows) for rows in found])
         write_whole(path, packed({"objects": np.concatenate(found), "ends": ends}))
@@ -289,6 +290,7 @@ def _objects(
 
 def _objects_of(
     teacher: Learned,
+    branch: str,
     key: str,
     path: Path,
     classes: list[int],
@@ -300,7 +302,6 @@ def _objects_of(
         return np.zeros((0, 2), np.intp)
     found = boxes_of(proposals, key, path)
     output = forward(teacher.network, teacher.strength, regions.regions(key), found)
-    branch = default_branch(teacher.config)
     if teacher.students is not None:
         output, branch = teacher.students.judge(output, maps.get(key), found, key), "fused"
     scores = output.prob(branch).cpu().numpy()

@@ -44,7 +44,7 @@ def data_digest(images: TaggedImages, keys: Sequence[str]) -> str:
 def tensors_digest(tensors: Sequence[torch.Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
-        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

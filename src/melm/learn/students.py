@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from melm.config import check_type
-from melm.errors import UsageError
+from melm.errors import UsageError, one_of
 from melm.learn.network import Network
 from melm.model.melm import Output
 from melm.model.student import Student, by_scale
@@ -31,7 +31,8 @@ class RetrainConfig:
     negatives: int = 64  # and that do not: half of them near one, half anywhere
     object_iou: float = 0.5  # overlap with a pseudo-object that makes a box one of its class
     near_iou: float = 0.1  # overlap that makes a negative a near one
-    teacher_weight: float = 0.25  # of log p of the teacher beside that of the student
+    teacher: str = "discovery"  # the branch of the run that teaches
+    teacher_weight: float = 0.1  # of log p of the teacher beside that of the student
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     tail_share: float = 0.1  # of the learning rate, for the trunk's last stages
@@ -53,6 +54,14 @@ class RetrainConfig:
                 raise UsageError(f"{name} is {getattr(self, name)}; at least {value} was expected")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and self.teacher_weight >= 0 and 0 <= self.dropout < 1):
             raise UsageError("near_iou <= object_iou <= 1, teacher_weight >= 0 and 0 <= dropout < 1 were expected")
+
+    def with_(self, **changes: Any) -> RetrainConfig:
+        """A copy with some settings changed; an unknown name is an error that suggests the right one."""
+        for name in changes:
+            one_of("setting", name, [field.name for field in fields(self)])
+        if "epochs" in changes and "drop_after" not in changes:
+            changes["drop_after"] = max(1, changes["epochs"] * 2 // 3)
+        return replace(self, **changes)
 
     def as_dict(self) -> dict[str, Any]:
         return dict(json.loads(json.dumps(asdict(self))))
@@ -81,12 +90,12 @@ class Students(nn.Module):
     """One student for each fold, and how they speak."""
 
     def __init__(
-        self, network: Network, config: RetrainConfig, classes: int, teacher: str, keys: frozenset[str] = frozenset()
+        self, network: Network, config: RetrainConfig, classes: int, keys: frozenset[str] = frozenset()
     ) -> None:
         super().__init__()
         if not isinstance(network.trunk, FrozenTrunk):
             raise UsageError("only a run with a frozen trunk can be retrained: preset fast")
-        self.config, self.teacher, self.keys = config, teacher, keys  # `keys`: the images that were learned from
+        self.config, self.keys = config, keys  # `keys`: the images that were learned from
         self.normal_size = network.trunk.normal_size
         self.students = nn.ModuleList(
             Student(network.trunk, config.hidden, config.dropout, classes) for _ in range(config.folds)
@@ -116,5 +125,5 @@ class Students(nn.Module):
         prob = torch.stack([s(moved, [b.to(device) for b in there]).exp() for s in self.of(key)]).mean(dim=0)
         student = torch.empty_like(prob)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
-        teacher = output.prob(self.teacher).clamp(min=1e-30).log()
+        teacher = output.prob(self.config.teacher).clamp(min=1e-30).log()
         return replace(output, student=student, fused=student[:, :-1] + self.config.teacher_weight * teacher)

@@ -64,7 +64,9 @@ def subject_of_run(
     with Steps(f"{name}: looking at images", len(images)) as steps:
         seen = look_at(looking, images, keys, truth, steps.advance, store if store.prepare() else None)
     card, config = detector.learned.card, detector.config
-    alike = {key: card[key] for key in DECIDES} | {"config": {**config.as_dict(), "seed": None}}
+    alike = {key: card.get(key) for key in DECIDES} | {"config": {**config.as_dict(), "seed": None}, "teacher": None}
+    if alike["retrained"]:
+        alike["retrained"] = {**alike["retrained"], "seed": None}
     scores = np.full((len(images), len(truth.classes)), -np.inf)  # of a class that it did not learn, none
     both = [c for c in detector.classes if c in truth.classes]
     learned = np.array(seen.image_scores).reshape(len(images), len(detector.classes))

@@ -38,8 +38,8 @@ class Student(nn.Module):
         for map, there in zip(maps, boxes, strict=True):
             if map is None or not len(there):
                 continue
-            cells = self.tail(map.permute(2, 0, 1)[None])[0].permute(1, 2, 0)  # (h, w, C)
-            seen.append(torch.cat(means(self.reduce(cells), there, self.stride), dim=1))  # (n, 3 D)
+            cells = self.reduce(self.tail(map))  # (h, w, D)
+            seen.append(torch.cat(means(cells, there, self.stride), dim=1))  # (n, 3 D)
         return F.log_softmax(self.of_class(self.neck(torch.cat(seen))), dim=1)
 
 

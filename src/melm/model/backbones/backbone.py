@@ -63,7 +63,7 @@ class Backbone(nn.Module, ABC):
 
     def split(self) -> tuple[Callable[[Tensor], Tensor], nn.Module, int]:
         """The trunk in two: a stem up to a map at the trunk's stride, (1, 3, H, W) -> (1, M, h, w); a module of its own for the
-        rest, with a copy of the weights; and M."""
+        rest, (h, w, M) -> (h, w, C), with a copy of the weights; and M."""
         raise UsageError(f"{self.name}: its trunk is not made in two parts. lite0 and lite2 are")
 
     @abstractmethod

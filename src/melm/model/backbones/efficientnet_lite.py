@@ -6,7 +6,6 @@ connected layers before their classifier: the trunk is everything up to the last
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 
@@ -130,19 +129,74 @@ class EfficientNetLite(Backbone):
 
 
 class Tail(nn.Module):
-    """The last two stages and the last convolution, to learn apart from the rest. Batch normalisation stays as it came."""
+    """The last two stages and the last convolution, (h, w, M) -> (h, w, C), to learn apart from the rest.
+
+    The same numbers as in the network, arranged to be learned on a CPU: batch normalisation, which stays as it came, is part of
+    the weights; 1x1 convolutions are matrix products; what looks around channel by channel (depthwise) does not learn, for its
+    way back costs more than everything else together.
+    """
 
     def __init__(self, network: EfficientNetLite) -> None:
         super().__init__()
-        self.blocks = copy.deepcopy(network._blocks[network.cut :])
-        self.last, self.norm = copy.deepcopy(network._conv_head), copy.deepcopy(network._bn1)
-        self.requires_grad_(True).train(False)
-
-    def train(self, mode: bool = True) -> Tail:
-        return super().train(False)  # it has no dropout, and one image gives no statistics
+        self.blocks = nn.Sequential(*(TailBlock(block) for block in list(network._blocks)[network.cut :]))  # type: ignore[arg-type]
+        self.last = _merged(network._conv_head, network._bn1)
 
     def forward(self, map: Tensor) -> Tensor:
-        return F.relu6(self.norm(self.last(self.blocks(map))))
+        return F.relu6(self.last(self.blocks(map)))
+
+
+class TailBlock(nn.Module):
+    """An `InvertedBlock` on (h, w, channels)."""
+
+    around: Tensor
+
+    def __init__(self, block: InvertedBlock) -> None:
+        super().__init__()
+        self.adds = block.adds
+        self.widen = _merged(block._expand_conv, block._bn0)
+        scale, shift = _scale_and_shift(block._bn1)
+        self.register_buffer("around", (block._depthwise_conv.weight.detach() * scale[:, None, None, None]).clone())
+        self.shift = nn.Parameter(shift.clone())
+        self.dilation = block._depthwise_conv.dilation[0]
+        self.narrow = _merged(block._project_conv, block._bn2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu6(self.widen(x)).permute(2, 0, 1)[None]  # (1, wide, h, w)
+        seen: Tensor = _LookAround.apply(y, self.around, self.dilation)[0].permute(1, 2, 0)  # type: ignore[no-untyped-call]
+        result: Tensor = self.narrow(F.relu6(seen + self.shift))
+        return x + result if self.adds else result
+
+
+class _LookAround(torch.autograd.Function):
+    """A depthwise convolution whose weights do not learn: the way back is the same convolution, turned around."""
+
+    @staticmethod
+    def forward(ctx, x, weight, dilation):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(weight)
+        ctx.dilation = dilation
+        return F.conv2d(x, weight, None, 1, "same", dilation, len(weight))
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        (weight,) = ctx.saved_tensors
+        turned = weight.flip(2, 3)
+        return F.conv2d(gradient, turned, None, 1, "same", ctx.dilation, len(weight)), None, None
+
+
+def _scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    assert norm.running_mean is not None and norm.running_var is not None
+    scale = (norm.weight / torch.sqrt(norm.running_var + norm.eps)).detach()
+    return scale, (norm.bias - norm.running_mean * scale).detach()
+
+
+def _merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Linear:
+    """A 1x1 convolution and the normalisation after it, as one matrix."""
+    scale, shift = _scale_and_shift(norm)
+    layer = nn.Linear(convolution.in_channels, convolution.out_channels)
+    with torch.no_grad():
+        layer.weight.copy_(convolution.weight[:, :, 0, 0] * scale[:, None])
+        layer.bias.copy_(shift)
+    return layer
 
 
 def lite0() -> EfficientNetLite:
