@@ -87,8 +87,6 @@ def test_what_is_no_recipe_is_said(tmp_path):
         read_recipe(written(tmp_path, "[["))
 
 
-
-
 def test_a_recipe_learns_measures_and_goes_on(small_scenes, shared_cache, tmp_path):
     recipe = read_recipe(written(tmp_path, SMALL_RECIPE.replace('split = "train"\n', "")))
     said, out = [], tmp_path / "out"

@@ -239,6 +239,7 @@ def run_recipe(
                 teacher = _folder(out, str(run.teacher), seed)
                 _retrain(learned_from, teacher, folder, replace(run.config, seed=seed), device, workers, parts, say)
     measured = [_measure(recipe, measure, data, out, device, workers, parts, say) for measure in recipe.measures]
+    totals = {**parts.totals(), **_learning(recipe, out)}
     results = {
         "recipe": recipe.path.name,
         "text": recipe.path.read_text(encoding="utf-8"),
@@ -246,12 +247,12 @@ def run_recipe(
         "machine": machine(),
         "commit": commit(),
         "versions": versions(),
-        "parts": parts.totals(),
+        "parts": totals,
         "memory_mb": memory(),
         "measured": measured,
     }
     write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False).encode())
-    for part, total in parts.totals().items():
+    for part, total in totals.items():
         say(f"{part}: {duration(total['seconds'])}, for {total['made']:,.0f} images")
     say(f"most memory: {memory():,} MB. Everything is in {out / 'results.json'}")
     return results
@@ -259,7 +260,8 @@ def run_recipe(
 
 def in_turn(runs: Sequence[Run]) -> list[Run]:
     """Those that are learned, each after its teacher."""
-    waiting, done = [run for run in runs if run.config is not None], []
+    waiting = [run for run in runs if run.config is not None]
+    done: list[Run] = []
     while waiting:
         names = {run.name for run in done}
         ready = [run for run in waiting if run.teacher is None or run.teacher in names]
@@ -299,7 +301,18 @@ def _learn(
         store = features(source, config, basis=basis, device=device, workers=workers)
         parts.add("features", time.monotonic() - started, len(images), store.made)
     train(source, folder, config, basis=basis, device=device, workers=workers, say=say)
-    parts.add("learning", load_card(folder)["seconds"], len(images), len(images))
+
+
+def _learning(recipe: Recipe, out: Path) -> dict[str, dict[str, float]]:
+    """How long each run learned, over all its starts: it knows itself."""
+    totals: dict[str, dict[str, float]] = {}
+    for run in in_turn(recipe.runs):
+        for seed in recipe.seeds:
+            card = load_card(_folder(out, run.of, seed))
+            total = totals.setdefault("retraining" if run.teacher else "learning", {"seconds": 0.0, "made": 0})
+            total["seconds"] = round(total["seconds"] + card["seconds"], 1)
+            total["made"] += card["data"]["images"]
+    return totals
 
 
 def _retrain(
@@ -320,7 +333,6 @@ def _retrain(
     retrain(teacher, source, folder, config, device=device, workers=workers, say=say)
     card = load_card(folder)
     images, learning = card["data"]["images"], card["seconds"]
-    parts.add("retraining", learning, images, images)
     parts.add("maps and objects", max(0.0, time.monotonic() - started - learning), images, images)
 
 

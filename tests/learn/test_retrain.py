@@ -1,0 +1,285 @@
+"""Retraining: students of folds, taught what a run has found, resumed exactly, never asked about an image they learned from."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import melm
+import melm.data
+from learners import small_train, weights_of
+from melm.boxes import iou
+from melm.data import Source, read_tags
+from melm.data.images import content_key, read_bytes
+from melm.detect.detector import DetectSettings, load
+from melm.detect.run import Looking
+from melm.errors import UsageError
+from melm.learn.data import Ready
+from melm.learn.map_store import MapStore
+from melm.learn.retrain import Lessons, StudentStep, retrain, scales_of_step, some
+from melm.learn.students import RetrainConfig, Students, fold_of
+from melm.model.backbones import build_backbone
+from melm.model.backbones.efficientnet_lite import _LookAround
+from melm.model.student import by_scale
+from melm.proposals import make_proposals
+
+CONFIG = RetrainConfig(scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=2, drop_after=1, accumulate=2)
+
+
+def small_retrain(run, scenes, out, config=CONFIG, **options):
+    torch.set_num_threads(1)
+    return retrain(run, scenes / "train-tags.csv", out, config, device="cpu", workers=1, **options)
+
+
+@pytest.fixture(scope="module")
+def taught(learned, small_scenes, tmp_path_factory):
+    """A run that was retrained, in the cache of the run that taught it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MELM_CACHE", str(learned.cache))
+        return small_retrain(learned.run, small_scenes, tmp_path_factory.mktemp("taught") / "run")
+
+
+@pytest.mark.parametrize("name", ["lite0", "lite2"])
+def test_stem_and_tail_are_the_trunk(name):
+    backbone = build_backbone(name).eval()
+    for module in backbone.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            torch.nn.init.normal_(module.bias)
+    image = torch.randn(1, 3, 90, 133)
+    with torch.no_grad():
+        stem, tail, middle = backbone.split()
+        map = stem(image)
+        assert map.shape[1] == middle
+        again = tail(map[0].permute(1, 2, 0)).permute(2, 0, 1)
+        torch.testing.assert_close(again, backbone.trunk(image)[0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_tail_learns_apart_from_the_trunk():
+    backbone = build_backbone("lite0").eval()
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    tail = backbone.split()[1]
+    tail(torch.randn(4, 5, 112)).sum().backward()
+    with torch.no_grad():
+        for parameter in tail.parameters():
+            assert parameter.grad is not None
+            parameter.sub_(parameter.grad)
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_the_way_back_of_looking_around(dilation):
+    weight = torch.randn(3, 1, 5, 5, dtype=torch.float64)
+    x = torch.randn(1, 3, 6, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: _LookAround.apply(x, weight, dilation), (x,))
+    expected = torch.nn.functional.conv2d(x, weight, None, 1, "same", dilation, 3)
+    torch.testing.assert_close(_LookAround.apply(x, weight, dilation), expected)
+
+
+def test_a_network_in_one_part_says_so():
+    with pytest.raises(UsageError, match="vgg16: its trunk is not made in two parts"):
+        build_backbone("vgg16").split()
+
+
+@given(
+    sides=st.lists(st.tuples(st.floats(0, 300), st.floats(0, 300), st.floats(1, 300), st.floats(1, 300)), min_size=1),
+    size=st.tuples(st.integers(20, 600), st.integers(20, 600)),
+)
+def test_every_box_is_read_once_at_the_nearest_scale(sides, size):
+    boxes = torch.tensor([[x, y, x + w, y + h] for x, y, w, h in sides])
+    there, rows = by_scale(boxes, (96, 192, 384), *size, normal_size=100)
+    assert sorted(rows.tolist()) == list(range(len(boxes)))
+    back = torch.cat(there)
+    number = [s for s, of_scale in enumerate(there) for _ in of_scale]
+    for row, box, s in zip(rows.tolist(), back, number, strict=True):
+        scale = (96, 192, 384)[s] / max(size)
+        side = float((boxes[row, 2:] - boxes[row, :2]).prod().sqrt())
+        distances = [abs(np.log(side * other / max(size) / 100)) for other in (96, 192, 384)]
+        assert distances[s] <= min(distances) + 1e-4
+        torch.testing.assert_close(box, boxes[row] * scale, rtol=0.03, atol=2.0)  # sides are whole pixels
+
+
+@given(key=st.text("0123456789abcdef", min_size=8, max_size=40), folds=st.integers(1, 9))
+def test_folds_are_by_content(key, folds):
+    assert 0 <= fold_of(key, folds) < folds and fold_of(key, folds) == fold_of(key + "00", folds)
+
+
+@given(first=st.integers(0, 3), seed=st.integers(0, 99))
+def test_a_step_sees_the_objects_scale_and_another(first, seed):
+    seen = scales_of_step(first, 4, np.random.default_rng(seed))
+    assert seen[0] == first and len(set(seen)) == 2 and set(seen) <= set(range(4))
+    assert scales_of_step(0, 1, np.random.default_rng(seed)) == [0]
+
+
+@given(these=st.lists(st.booleans()), most=st.integers(0, 10), seed=st.integers(0, 99))
+def test_some_are_some_of_them(these, most, seed):
+    rows = some(np.random.default_rng(seed), np.array(these, bool), most)
+    assert len(rows) == min(sum(these), most) == len(set(rows.tolist()))
+    assert all(these[row] for row in rows)
+
+
+def lessons_of(taught, small_scenes, config=CONFIG):
+    detector = load(taught, device="cpu")
+    looking = Looking(detector)
+    images = read_tags(Source(small_scenes / "train-tags.csv"))
+    with np.load(taught / "objects.npz") as kept:
+        objects = np.split(kept["objects"], kept["ends"][:-1])
+
+    keys = tuple(content_key(read_bytes(image.path)) for image in images)
+    ready = Ready(images, keys, looking.proposals)
+    maps = MapStore(detector.network.trunk, config.scales)
+    return Lessons(ready, objects, maps, config, detector.network.trunk.normal_size), detector
+
+
+def test_a_lesson(taught, small_scenes, shared_cache):
+    lessons, detector = lessons_of(taught, small_scenes)
+    kinds = set()
+    for epoch in range(3):
+        for index in lessons.order(epoch):
+            lesson = lessons.load(index, epoch)
+            again = lessons.load(index, epoch)
+            assert torch.equal(lesson.target, again.target) and torch.equal(lesson.weight, again.weight)
+            count = sum(map(len, lesson.boxes))
+            assert count == len(lesson.target) == len(lesson.weight) <= CONFIG.positives + CONFIG.negatives
+            objects = lesson.target < len(detector.classes)
+            kinds |= set(objects.tolist())
+            for of_kind in (objects, ~objects):
+                assert not of_kind.any() or float(lesson.weight[of_kind].sum()) == pytest.approx(1)
+            assert {int(k) for k in lesson.target[objects]} <= {int(k) for k in lessons.objects[index][:, 1]}
+            for there, boxes in zip(lesson.maps, lesson.boxes, strict=True):
+                assert (there is None) == (len(boxes) == 0)
+            # boxes of a class lie on an object of it
+            found = lessons.ready.proposals.get(lessons.ready.keys[index])
+            there, rows = by_scale(torch.from_numpy(found.boxes), CONFIG.scales, found.width, found.height, 160.0)
+            known = {tuple(box.tolist()): int(row) for box, row in zip(torch.cat(there), rows, strict=True)}
+            own = [known[tuple(box.tolist())] for box in torch.cat(lesson.boxes)]
+            overlap = iou(found.boxes[own], found.boxes[lessons.objects[index][:, 0]])
+            assert ((overlap.max(axis=1) >= CONFIG.object_iou) == objects.numpy()).all()
+    assert kinds == {True, False}
+
+
+def test_no_student_learns_from_its_own_fold(taught, small_scenes, shared_cache):
+    lessons, detector = lessons_of(taught, small_scenes)
+    students = Students(detector.network, CONFIG, len(detector.classes))
+    step = StudentStep(students)
+    folds = {lessons.load(index, 0).fold for index in lessons.order(0)}
+    assert folds == {0, 1}
+    for index in lessons.order(0):
+        lesson = lessons.load(index, 0)
+        students.zero_grad(set_to_none=True)
+        step(lesson, 0.0, None)[0].backward()
+        for fold, student in enumerate(students.students):
+            has = [parameter.grad is not None for parameter in student.parameters()]
+            assert all(has) if fold != lesson.fold else not any(has)
+
+
+def test_an_image_is_judged_by_the_student_that_never_saw_it(taught):
+    students = load(taught, device="cpu").students
+    assert len(students.keys) == 13
+    for key in students.keys:
+        (judge,) = students.of(key)
+        assert judge is students.students[fold_of(key, 2)]
+    assert len(students.of("ab" * 16)) == 2 and len(students.of(None)) == 2
+
+
+def test_a_retrained_run_detects(taught, small_scenes, shared_cache):
+    path = next((small_scenes / "test").glob("*.jpg"))
+    found = {
+        branch: melm.load(taught, DetectSettings(branch=branch), "cpu")(path) for branch in ("fused", "student", None)
+    }
+    assert len(found["student"]) and (found["student"].scores <= 1).all()
+    np.testing.assert_array_equal(found["fused"].scores, found[None].scores)
+    assert not np.array_equal(found["fused"].scores, found["student"].scores)
+    flipped = melm.load(taught, DetectSettings(views="flip"), "cpu")(path)
+    assert len(flipped) and not np.array_equal(flipped.scores, found[None].scores)
+    with pytest.raises(UsageError, match="Did you mean 'fused'"):
+        melm.load(taught, DetectSettings(branch="fuse"), "cpu")
+
+
+def test_stored_maps_give_what_the_image_gives(taught, small_scenes, shared_cache):
+    detector = melm.load(taught, DetectSettings(max_boxes=0), "cpu")
+    image = read_tags(Source(small_scenes / "test-tags.csv"))[0]
+    key = content_key(read_bytes(image.path))
+    looking = Looking(detector, keep=True)
+    make_proposals([image], looking.proposals, 1)
+    outputs, found = looking.outputs(key, image.path)
+    assert looking.maps.has(key)
+    (direct,) = detector.outputs(melm.data.read_image(image.path), found)
+    torch.testing.assert_close(outputs[0].fused, direct.fused, rtol=0.02, atol=0.02)  # half precision
+
+
+def test_what_is_measured(taught, small_scenes, shared_cache):
+    """On the images learned from, the measures ask the student of the other fold."""
+    result = melm.evaluate(taught, small_scenes / "train.json")
+    assert 0 <= result.corloc.mean <= 1
+    assert result.subject.about["branch"] == "fused"
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(learned, taught, small_scenes, shared_cache, tmp_path):
+    def stop(epochs, network, strength):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small_retrain(learned.run, small_scenes, tmp_path / "run", after_epoch=stop)
+    assert not (tmp_path / "run" / "model.json").exists()
+    small_retrain(learned.run, small_scenes, tmp_path / "run")
+    assert weights_of(tmp_path / "run") == weights_of(taught)
+
+
+def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_cache, tmp_path):
+    other = small_retrain(learned.run, small_scenes, tmp_path / "other", CONFIG.with_(seed=5))
+    second = small_retrain(taught, small_scenes, tmp_path / "second")
+    for run in (other, second):
+        before, after = weights_of(taught), weights_of(run)
+        assert {name for name in after if after[name] != before[name]}
+        assert all(name.startswith("students.") for name in after if after[name] != before[name])
+    with pytest.raises(UsageError, match="other folds or scales"):
+        small_retrain(taught, small_scenes, tmp_path / "third", CONFIG.with_(folds=3))
+    with pytest.raises(UsageError, match="holds another run"):
+        small_retrain(taught, small_scenes, other)
+
+
+def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):
+    run = small_retrain(learned.run, small_scenes, tmp_path / "one", CONFIG.with_(folds=1, epochs=1))
+    students = load(run, device="cpu").students
+    assert len(students.students) == 1 and len(students.of(next(iter(students.keys)))) == 1
+
+
+def test_what_cannot_be_retrained_is_said(learned, small_scenes, shared_cache, tmp_path):
+    with pytest.raises(UsageError, match="its classes are even, odd"):
+        retrain(learned.run, small_scenes / "few.csv", tmp_path / "a", CONFIG, device="cpu", workers=1)
+    with pytest.raises(UsageError, match="Did you mean 'folds'"):
+        CONFIG.with_(fold=2)
+    with pytest.raises(UsageError, match="at least 1"):
+        CONFIG.with_(folds=0)
+    resnet = small_train(small_scenes / "train-tags.csv", tmp_path / "resnet", epochs=1, backbone="resnet18")
+    with pytest.raises(UsageError, match="resnet18: its trunk is not made in two parts"):
+        small_retrain(resnet, small_scenes, tmp_path / "b")
+
+
+def test_a_damaged_map_is_made_again(learned, small_scenes, copied_cache, tmp_path):
+    (folder,) = (copied_cache / "maps").glob("lite0-*")
+    whole = {path: path.read_bytes() for path in folder.rglob("*.npz")}
+    path = sorted(whole)[0]
+    path.write_bytes(whole[path][:100])
+    small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(epochs=1))
+    assert path.read_bytes() == whole[path]
+
+
+def test_the_command(learned, small_scenes, shared_cache, tmp_path, command):
+    settings = [f"--set={name}={json.dumps(getattr(CONFIG, name))}" for name in ("scales", "hidden", "positives")]
+    result = command(
+        "retrain", learned.run, small_scenes / "train-tags.csv", "--out", tmp_path / "run", "--epochs", "1", *settings
+    )
+    assert result.returncode == 0, result.stderr
+    assert "objects found in 13 images" in result.stdout
+    shutil.rmtree(tmp_path / "run")
+    result = command(
+        "retrain", learned.run, small_scenes / "train-tags.csv", "--out", tmp_path / "run", "--set", "fold=3"
+    )
+    assert result.returncode == 2 and "Did you mean 'folds'" in result.stderr
