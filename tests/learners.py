@@ -23,6 +23,7 @@ SMALL = {
     "components": 16,
     "hidden": 32,
     "accumulate": 2,
+    "boxes_a_step": 40,
     "epochs": 2,
     "drop_after": 1,
     "proposals": BOXES,
@@ -37,6 +38,8 @@ TUNED = {  # a trunk that learns along, for few images
     "flips": True,
     "surround": False,
     "branch_sees_surround": False,
+    "contrast_weight": 0.0,
+    "score_weight": 0.0,
 }
 
 

@@ -29,6 +29,7 @@ A recipe is TOML:
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -370,24 +371,34 @@ def _measure(
     report = Report(where, every, by_seed(every), against)
     parts.add("measuring", time.monotonic() - started, len(images) * len(every), len(images) * len(every))
     say("\n" + report.text())
-    figures = [{**_short(e), "classes": e.per_class()} for e in every]
     kept = report.as_dict()
     return {
         "split": source.split,
         "images": len(truth.images),
-        "runs": figures,
-        "seeds": kept["seeds"],
-        "comparisons": kept["comparisons"],
+        "runs": [_short(evaluation) for evaluation in every],
+        "seeds": rounded(kept["seeds"]),
+        "comparisons": rounded(kept["comparisons"]),
     }
 
 
 def _short(evaluation: Evaluation) -> dict[str, Any]:
     """What a table needs of an evaluation; the rest is a `melm evaluate --json` away."""
-    every = evaluation.as_dict()
-    keys = ("name", "method", "seed", "summary", "errors_of_best_boxes", "randomness")
-    result = {key: every[key] for key in keys}
+    every, classes = evaluation.as_dict(), evaluation.per_class()
+    result = {key: every[key] for key in ("name", "method", "seed", "summary", "randomness")}
     result["errors_of_best_boxes"] = every["errors_of_best_boxes"]["shares"]
-    return result
+    result["classes"] = {measure: classes[measure] for measure in ("CorLoc", "AP voc07")}
+    return dict(rounded(result))
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to five digits after the point: a log that people keep is small."""
+    if isinstance(value, Mapping):
+        return {key: rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [rounded(entry) for entry in value]
+    if isinstance(value, float):
+        return round(value, 5) if math.isfinite(value) else None
+    return value
 
 
 def memory() -> int:

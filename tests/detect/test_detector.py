@@ -92,7 +92,9 @@ def test_each_branch_and_their_mean(learned, photo, views):
     assert len(outputs) == (1 if views == "single" else 2)
     branches = []
     for t in range(3):
-        own = np.mean([output.localization[t].exp()[:, :-1].numpy() for output in outputs], axis=0)
+        known = [np.exp((output.evidence - output.evidence.max()).numpy())[:, None] for output in outputs]
+        plain = [output.localization[t].exp()[:, :-1].numpy() for output in outputs]
+        own = np.mean([p * e for p, e in zip(plain, known, strict=True)], axis=0)
         np.testing.assert_allclose(detector.scores(pixels, proposals, f"localization {t + 1}"), own, rtol=1e-6)
         branches.append(own)
     np.testing.assert_allclose(detector.scores(pixels, proposals, "mean"), np.mean(branches, axis=0), rtol=1e-5)
@@ -239,15 +241,16 @@ def test_a_run_that_is_not_finished_or_none(small_scenes, shared_cache, tmp_path
 
 
 def test_feedback_of_the_preceding_iteration_is_that_of_a_first_pass(small_scenes, shared_cache, tmp_path, photo):
-    run = small_train(small_scenes / "train-tags.csv", tmp_path / "run", feedback="previous")
+    run = small_train(small_scenes / "train-tags.csv", tmp_path / "run", feedback="previous", boxes_a_step=0)
     detector, pixels, proposals = seen(run, photo)
     assert detector.learned.strength == pytest.approx(1 - np.exp(-0.5))  # r of the last epoch
-    boxes, prior = torch.from_numpy(proposals.boxes), torch.from_numpy(proposals.prior)
+    given = (proposals.boxes, proposals.prior, proposals.score)
+    boxes, prior, score = (torch.from_numpy(array) for array in given)
     with torch.no_grad():
         regions = detector.network.trunk.look(pixels, boxes)
-        first = detector.network.melm(regions, boxes, prior, detector.learned.strength)
-        second = detector.network.melm(regions, boxes, prior, detector.learned.strength, first.objectness)
-    by_hand = torch.stack(second.localization).exp().mean(dim=0)[:, :-1].numpy()
+        first = detector.network.melm(regions, boxes, prior, detector.learned.strength, score=score)
+        second = detector.network.melm(regions, boxes, prior, detector.learned.strength, first.objectness, score)
+    by_hand = torch.stack(second.localized()).exp().mean(dim=0)[:, :-1].numpy()
     np.testing.assert_allclose(detector.scores(pixels, proposals), by_hand, rtol=1e-5)
 
 

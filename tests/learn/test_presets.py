@@ -30,13 +30,22 @@ def test_the_fast_recipe_reads_the_surround_and_the_prior():
     config = learn_config()
     assert (config.preset, config.trunk, config.optimizer) == ("fast", "frozen", "adamw")
     assert config.settings.surround and config.settings.branch_sees_surround and config.settings.prior_weight == 6
+    assert config.settings.contrast_weight == 1 and config.settings.score_weight == 0.5
+    assert (config.proposals.method, config.proposals.max_boxes, config.boxes_a_step) == ("edge-boxes", 800, 400)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_itself_on_every_preset(preset, method):
     """A preset decides what is read and how the parts are weighed, never what the method is."""
-    inputs = {"surround", "branch_sees_surround", "prior_weight", "localization_weight"}
+    inputs = {
+        "surround",
+        "branch_sees_surround",
+        "prior_weight",
+        "localization_weight",
+        "contrast_weight",
+        "score_weight",
+    }
     own, here = METHODS[method].as_dict(), learn_config(preset, method).settings.as_dict()
     assert {name for name in own if own[name] != here[name]} <= inputs
 
