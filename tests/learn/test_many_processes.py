@@ -66,3 +66,20 @@ def test_two_processes_that_were_killed_go_on(small_scenes, shared_cache, tmp_pa
     assert log_of(tmp_path / "a") == log_of(tmp_path / "b")
     assert weights_of(tmp_path / "a") == weights_of(tmp_path / "b")
     assert np.isfinite([r["loss"] for r in log_of(tmp_path / "b") if "step" in r]).all()
+
+
+def test_two_processes_retrain_as_one_does(small_scenes, learned, shared_cache, tmp_path):
+    settings = {"scales": [96, 128], "hidden": 16, "positives": 4, "negatives": 6, "epochs": 1, "drop_after": 1}
+
+    def arguments(out, accumulate):
+        sets = [f"--set={name}={json.dumps(value)}" for name, value in {**settings, "accumulate": accumulate}.items()]
+        data = small_scenes / "train-tags.csv"
+        return ["retrain", str(learned.run), str(data), "--out", str(out), "--workers", "1", "--device", "cpu", *sets]
+
+    result = alone([*TWO, *arguments(tmp_path / "two", 2)])
+    assert result.returncode == 0 and result.stdout.count("learned in") == 1, result.stderr
+    assert alone(["-m", "melm", *arguments(tmp_path / "one", 4)]).returncode == 0
+    tensors, others = (load_file(tmp_path / name / "model-1.safetensors") for name in ("two", "one"))
+    assert tensors.keys() == others.keys()
+    for name, value in tensors.items():  # the whitened basis of a random network is large
+        assert float((value - others[name]).abs().max()) <= WEIGHTS_APART * (1 + float(others[name].abs().max())), name
