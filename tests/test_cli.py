@@ -27,7 +27,7 @@ def test_help_has_an_example(command):
     [
         (["chek", "x"], "Did you mean 'check'"),
         (["check"], "Missing argument 'DATA'"),
-        (["check", "{photos}", "--spplit", "val"], "Did you mean '--split'"),
+        (["check", "{photos}", "--fromat", "voc"], "Did you mean '--format'"),
         (["check", "{photos}", "--format", "yollo"], "Did you mean 'yolo'"),
         (["check", "{photos}", "--workers", "0"], "--workers"),
         (["proposals", "{photos}", "--method", "selectiv-search"], "Did you mean 'selective-search'"),

@@ -30,8 +30,8 @@ from melm.show.tables import table
 from melm.workers import available_cores
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    # as published: the location stream reads the box alone
-    "WSDDN": ("WSDDN", {"surround": False, "prior_weight": 0.0}),
+    # as published: the location stream reads the box alone, and nothing else is known
+    "WSDDN": ("WSDDN", {"surround": False, "prior_weight": 0.0, "contrast_weight": 0.0, "score_weight": 0.0}),
     "MELM": ("MELM", {"clique_iou": 0.9, "objects": "top"}),
 }
 SHOWN = 12  # pictures on a sheet
@@ -54,6 +54,7 @@ def demo_config(method: str, seed: int, settings: dict[str, Any]) -> LearnConfig
         **settings,
         "proposals": ProposalSettings("edge-boxes", max_boxes=400),
         "scales": (192, 288, 416, 608),
+        "boxes_a_step": 0,
         "epochs": 6,
         "drop_after": 4,
         "seed": seed,
