@@ -213,6 +213,22 @@ def test_stored_maps_give_what_the_image_gives(taught, small_scenes, shared_cach
     torch.testing.assert_close(outputs[0].fused, direct.fused, rtol=0.02, atol=0.02)  # half precision
 
 
+@pytest.mark.parametrize("views", ["single", "flip"])
+def test_the_measures_ask_the_student_that_never_saw_the_image(taught, small_scenes, shared_cache, views):
+    detector = melm.load(taught, DetectSettings(views=views), "cpu")
+    image = read_tags(Source(small_scenes / "train-tags.csv"))[0]
+    key = content_key(read_bytes(image.path))
+    assert key in detector.students.keys
+    outputs, found = Looking(detector).outputs(key, image.path)
+    detector.students.keys = frozenset()
+    every, _ = Looking(detector).outputs(key, image.path)
+    detector.students.students[1 - fold_of(key, 2)] = detector.students.students[fold_of(key, 2)]
+    only, _ = Looking(detector).outputs(key, image.path)
+    for output, of_all, of_one in zip(outputs, every, only, strict=True):
+        torch.testing.assert_close(output.student, of_one.student)
+        assert not torch.allclose(output.student, of_all.student)
+
+
 def test_what_is_measured(taught, small_scenes, shared_cache):
     """On the images learned from, the measures ask the student of the other fold."""
     result = melm.evaluate(taught, small_scenes / "train.json")

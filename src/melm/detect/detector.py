@@ -101,8 +101,9 @@ class Detector:
         return np.mean([branch_scores(output, branch or self.branch) for output in outputs], axis=0)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def outputs(self, pixels: Pixels, proposals: Proposals) -> list[Output]:
-        """What the network says in every view."""
+    def outputs(self, pixels: Pixels, proposals: Proposals, key: str | None = None) -> list[Output]:
+        """What the network says in every view. `key` names the image by its content, where that is known: a student that learned
+        from it is then not asked."""
         boxes = torch.from_numpy(proposals.boxes)
         result = []
         for scale, flip in self.views():
@@ -110,7 +111,7 @@ class Detector:
             output = forward(self.network, self.learned.strength, regions, proposals)
             if self.students is not None and isinstance(self.network.trunk, FrozenTrunk):
                 maps = self.network.trunk.stem_maps(mirrored(pixels) if flip else pixels, self.students.config.scales)
-                output = self.students.judge(output, maps, proposals, flip=flip)
+                output = self.students.judge(output, maps, proposals, key, flip)
             result.append(output)
         return result
 

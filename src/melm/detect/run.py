@@ -56,7 +56,7 @@ class Looking:
             output = forward(network, self.detector.learned.strength, self.regions.regions(key), found)
             return [self.with_student(output, key, path, found)], found
         pixels = read_image(path)
-        return self.detector.outputs(pixels, found), found
+        return self.detector.outputs(pixels, found, key), found
 
     def with_student(self, output: Output, key: str, path: Path, found: Proposals) -> Output:
         """What a retrained run's student says, too: the one that did not learn from this image, where one of them did."""

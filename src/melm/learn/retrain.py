@@ -274,7 +274,7 @@ def _objects(
 ) -> list[NDArray[np.intp]]:
     """The pseudo-objects of every image, (P, 2): the best proposal of each tag by the teacher, and the tag's class."""
     path = folder.path / OBJECTS
-    if processes.first and not path.is_file():
+    if processes.first and _kept(path) is None:
         found = []
         with processes.steps("objects", len(ready.keys)) as steps:
             for image, key in zip(ready.images, ready.keys, strict=True):
@@ -282,10 +282,23 @@ def _objects(
                 found.append(_objects_of(teacher, branch, key, image.path, classes, ready.proposals, regions, maps))
                 steps.advance()
         ends = np.cumsum([len(rows) for rows in found])
-        write_whole(path, packed({"objects": np.concatenate(found), "ends": ends}))
+        try:
+            write_whole(path, packed({"objects": np.concatenate(found), "ends": ends}))
+        except OSError as error:
+            raise MelmError(f"{path}: cannot be written ({error.strerror}). Make room and run again") from None
     processes.wait()
-    with np.load(path, allow_pickle=False) as kept:
-        return np.split(kept["objects"], kept["ends"][:-1])
+    kept = _kept(path)
+    if kept is None:
+        raise MelmError(f"{path}: gone or damaged. Run the same command again: it is made anew")
+    return kept
+
+
+def _kept(path: Path) -> list[NDArray[np.intp]] | None:
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            return np.split(kept["objects"], kept["ends"][:-1])
+    except Exception:  # there is none, or it is damaged in one of the many ways a zip file can be
+        return None
 
 
 def _objects_of(
