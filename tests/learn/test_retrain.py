@@ -219,7 +219,7 @@ def test_the_measures_ask_the_student_that_never_saw_the_image(taught, small_sce
     image = read_tags(Source(small_scenes / "train-tags.csv"))[0]
     key = content_key(read_bytes(image.path))
     assert key in detector.students.keys
-    outputs, found = Looking(detector).outputs(key, image.path)
+    outputs, _ = Looking(detector).outputs(key, image.path)
     detector.students.keys = frozenset()
     every, _ = Looking(detector).outputs(key, image.path)
     detector.students.students[1 - fold_of(key, 2)] = detector.students.students[fold_of(key, 2)]
