@@ -20,7 +20,7 @@ from melm.detect.run import Looking
 from melm.errors import UsageError
 from melm.learn.data import Ready
 from melm.learn.map_store import MapStore
-from melm.learn.retrain import Lessons, StudentStep, retrain, scales_of_step, some
+from melm.learn.retrain import Lessons, StudentStep, objects_of_tag, retrain, scales_of_step, some
 from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
@@ -121,6 +121,16 @@ def test_some_are_some_of_them(these, most, seed):
     rows = some(np.random.default_rng(seed), np.array(these, bool), most)
     assert len(rows) == min(sum(these), most) == len(set(rows.tolist()))
     assert all(these[row] for row in rows)
+
+
+def test_objects_of_a_tag():
+    boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10], [40, 0, 50, 10]], np.float32)
+    scores = np.array([0.8, 0.9, 0.5, 0.3], np.float32)
+    assert objects_of_tag(boxes, scores, CONFIG) == [1]
+    assert objects_of_tag(boxes, scores, CONFIG.with_(alike=0.5)) == [1, 2]  # 0 is 1 again, 3 is too weak
+    assert objects_of_tag(boxes, scores, CONFIG.with_(alike=0.1)) == [1, 2, 3]
+    with pytest.raises(UsageError, match="alike"):
+        CONFIG.with_(alike=0.0)
 
 
 def lessons_of(taught, small_scenes, config=CONFIG):

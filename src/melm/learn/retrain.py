@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from melm.boxes import iou
+from melm.boxes import iou, nms
 from melm.data import Source, read_tags
 from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError, one_of
@@ -209,7 +209,7 @@ def retrain(
                 maps.make(key, image.path)
                 steps.advance()
         processes.wait()
-        objects = _objects(teacher, config.teacher, ready, regions, maps, folder, processes)
+        objects = _objects(teacher, config, ready, regions, maps, folder, processes)
         say(f"{sum(map(len, objects)):,} objects found in {len(objects):,} images by {run}")
         torch.manual_seed(config.seed)
         students = Students(teacher.network, config, len(teacher.classes), frozenset(ready.keys))
@@ -265,21 +265,21 @@ def _about(
 
 def _objects(
     teacher: Learned,
-    branch: str,
+    config: RetrainConfig,
     ready: Ready,
     regions: RegionStore,
     maps: MapStore,
     folder: RunFolder,
     processes: Processes,
 ) -> list[NDArray[np.intp]]:
-    """The pseudo-objects of every image, (P, 2): the best proposal of each tag by the teacher, and the tag's class."""
+    """The pseudo-objects of every image, (P, 2): proposals that the teacher takes for objects of a tag, and the tag's class."""
     path = folder.path / OBJECTS
     if processes.first and _kept(path) is None:
         found = []
         with processes.steps("objects", len(ready.keys)) as steps:
             for image, key in zip(ready.images, ready.keys, strict=True):
                 classes = [teacher.classes.index(name) for name in image.tags if name not in image.unknown]
-                found.append(_objects_of(teacher, branch, key, image.path, classes, ready.proposals, regions, maps))
+                found.append(_objects_of(teacher, config, key, image.path, classes, ready.proposals, regions, maps))
                 steps.advance()
         ends = np.cumsum([len(rows) for rows in found])
         try:
@@ -303,7 +303,7 @@ def _kept(path: Path) -> list[NDArray[np.intp]] | None:
 
 def _objects_of(
     teacher: Learned,
-    branch: str,
+    config: RetrainConfig,
     key: str,
     path: Path,
     classes: list[int],
@@ -314,11 +314,21 @@ def _objects_of(
     if not classes:
         return np.zeros((0, 2), np.intp)
     found = boxes_of(proposals, key, path)
-    output = forward(teacher.network, teacher.strength, regions.regions(key), found)
+    output, branch = forward(teacher.network, teacher.strength, regions.regions(key), found), config.teacher
     if teacher.students is not None:
         output, branch = teacher.students.judge(output, maps.get(key), found, key), "fused"
     scores = output.prob(branch).cpu().numpy()
-    return np.array([[int(scores[:, k].argmax()), k] for k in classes], np.intp)
+    rows = [[row, k] for k in classes for row in objects_of_tag(found.boxes, scores[:, k], config)]
+    return np.array(rows, np.intp)
+
+
+def objects_of_tag(boxes: NDArray[np.float32], scores: NDArray[np.float32], config: RetrainConfig) -> list[int]:
+    """The best box of a tag, and those apart from it, and from each other, that are nearly as good."""
+    best = int(scores.argmax())
+    if config.alike == 1:
+        return [best]
+    good = np.flatnonzero(scores >= config.alike * scores[best])
+    return [int(row) for row in good[nms(boxes[good], scores[good], config.apart_iou)]]
 
 
 def _save(folder: RunFolder, teacher: Learned, students: Students, learner: Learner, about: dict[str, Any]) -> None:

@@ -32,6 +32,10 @@ class RetrainConfig:
     object_iou: float = 0.5  # overlap with a pseudo-object that makes a box one of its class
     near_iou: float = 0.1  # overlap that makes a negative a near one
     teacher: str = "discovery"  # the branch of the run that teaches
+    alike: float = (
+        1.0  # share of the best score of a tag from which another box is an object of it, too; 1: the best alone
+    )
+    apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
     teacher_weight: float = 0.1  # of log p of the teacher beside that of the student
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
@@ -52,6 +56,8 @@ class RetrainConfig:
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise UsageError(f"{name} is {getattr(self, name)}; at least {value} was expected")
+        if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1):
+            raise UsageError("alike is above 0 and at most 1, apart_iou from 0 to 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and self.teacher_weight >= 0 and 0 <= self.dropout < 1):
             raise UsageError("near_iou <= object_iou <= 1, teacher_weight >= 0 and 0 <= dropout < 1 were expected")
 
