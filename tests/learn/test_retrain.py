@@ -20,7 +20,7 @@ from melm.detect.run import Looking
 from melm.errors import UsageError
 from melm.learn.data import Ready
 from melm.learn.map_store import MapStore
-from melm.learn.retrain import Lessons, StudentStep, objects_of_tag, retrain, scales_of_step, some
+from melm.learn.retrain import Lessons, StudentStep, inside, objects_of_tag, retrain, scales_of_step, some
 from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
@@ -121,6 +121,12 @@ def test_some_are_some_of_them(these, most, seed):
     rows = some(np.random.default_rng(seed), np.array(these, bool), most)
     assert len(rows) == min(sum(these), most) == len(set(rows.tolist()))
     assert all(these[row] for row in rows)
+
+
+def test_what_lies_inside():
+    boxes = np.array([[0, 0, 10, 10], [2, 2, 4, 4], [8, 0, 12, 10], [50, 50, 60, 60], [3, 3, 3, 3]], np.float32)
+    objects = np.array([[0, 0, 10, 10], [10, 0, 20, 10]], np.float32)
+    assert inside(boxes, objects).tolist() == pytest.approx([1, 1, 0.5, 0, 0])
 
 
 def test_objects_of_a_tag():

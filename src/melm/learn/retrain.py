@@ -95,7 +95,8 @@ class Lessons:
         best, of = overlap.max(axis=1), overlap.argmax(axis=1)
         there = np.isin(number, seen)
         positive = some(random, (best >= config.object_iou) & there, config.positives)
-        near = some(random, (best < config.object_iou) & (best >= config.near_iou) & there, config.negatives // 2)
+        close = (best >= config.near_iou) | (inside(found.boxes, found.boxes[rows]) >= config.part)
+        near = some(random, (best < config.object_iou) & close & there, config.negatives // 2)
         anywhere = some(random, (best < config.object_iou) & there, config.negatives - config.negatives // 2)
         chosen = np.concatenate([positive, near, anywhere])
         background = len(self.images.classes)
@@ -118,6 +119,19 @@ def scales_of_step(first: int, scales: int, random: np.random.Generator) -> list
     """The scale of an object, and one of the others: what is too small and too large is then seen as well."""
     others = [s for s in range(scales) if s != first]
     return [first, *([others[random.integers(len(others))]] if others else [])]
+
+
+def inside(boxes: NDArray[np.float32], objects: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(N,) the largest share of each box that lies in one of the objects: a small part of a large object hardly overlaps it, and is
+    what a student has to tell from it."""
+    low, high = (
+        op(boxes[:, None, place].astype(np.float64), objects[None, :, place])
+        for op, place in ((np.maximum, slice(0, 2)), (np.minimum, slice(2, 4)))
+    )
+    shared = np.clip(high - low, 0, None).prod(axis=2)  # (N, P)
+    area = np.maximum((boxes[:, 2:] - boxes[:, :2]).astype(np.float64).prod(axis=1), 1e-9)
+    share: NDArray[np.float64] = shared.max(axis=1) / area
+    return share
 
 
 def some(random: np.random.Generator, these: NDArray[np.bool_], most: int) -> NDArray[np.intp]:

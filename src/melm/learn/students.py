@@ -30,13 +30,15 @@ class RetrainConfig:
     positives: int = 32  # boxes of a step and image that overlap an object
     negatives: int = 64  # and that do not: half of them near one, half anywhere
     object_iou: float = 0.5  # overlap with a pseudo-object that makes a box one of its class
-    near_iou: float = 0.1  # overlap that makes a negative a near one
+    near_iou: float = 0.1  # overlap from which a negative is a near one
+    part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
     teacher: str = "discovery"  # the branch of the run that teaches
     alike: float = (
         1.0  # share of the best score of a tag from which another box is an object of it, too; 1: the best alone
     )
     apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
     teacher_weight: float = 0.1  # of log p of the teacher beside that of the student
+    evidence_weight: float = 0.25  # of the evidence, beside them
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     tail_share: float = 0.1  # of the learning rate, for the trunk's last stages
@@ -58,8 +60,10 @@ class RetrainConfig:
                 raise UsageError(f"{name} is {getattr(self, name)}; at least {value} was expected")
         if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1):
             raise UsageError("alike is above 0 and at most 1, apart_iou from 0 to 1")
-        if not (0 <= self.near_iou <= self.object_iou <= 1 and self.teacher_weight >= 0 and 0 <= self.dropout < 1):
-            raise UsageError("near_iou <= object_iou <= 1, teacher_weight >= 0 and 0 <= dropout < 1 were expected")
+        if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
+            raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
+        if self.teacher_weight < 0 or self.evidence_weight < 0:
+            raise UsageError("teacher_weight and evidence_weight are 0 or more")
 
     def with_(self, **changes: Any) -> RetrainConfig:
         """A copy with some settings changed; an unknown name is an error that suggests the right one."""
@@ -132,4 +136,6 @@ class Students(nn.Module):
         student = torch.empty_like(prob)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
         teacher = output.prob(self.config.teacher).clamp(min=1e-30).log()
-        return replace(output, student=student, fused=student[:, :-1] + self.config.teacher_weight * teacher)
+        known = (output.evidence - output.evidence.max())[:, None]
+        fused = student[:, :-1] + self.config.teacher_weight * teacher + self.config.evidence_weight * known
+        return replace(output, student=student, fused=fused)
