@@ -122,8 +122,8 @@ def scales_of_step(first: int, scales: int, random: np.random.Generator) -> list
 
 
 def inside(boxes: NDArray[np.float32], objects: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(N,) the largest share of each box that lies in one of the objects: a small part of a large object hardly overlaps it, and is
-    what a student has to tell from it."""
+    """(N,) the largest share of each box that lies in one of the objects: a small part of a large object hardly overlaps it, and
+    is what a student has to tell from it."""
     low, high = (
         op(boxes[:, None, place].astype(np.float64), objects[None, :, place])
         for op, place in ((np.maximum, slice(0, 2)), (np.minimum, slice(2, 4)))
