@@ -32,7 +32,7 @@ from melm.workers import available_cores
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     # as published: the location stream reads the box alone, and nothing else is known
     "WSDDN": ("WSDDN", {"surround": False, "prior_weight": 0.0, "contrast_weight": 0.0, "score_weight": 0.0}),
-    "MELM": ("MELM", {"clique_iou": 0.9, "objects": "top"}),
+    "MELM": ("MELM", {}),
 }
 SHOWN = 12  # pictures on a sheet
 

@@ -1023,3 +1023,14 @@ def test_yolo_line_writer_agrees_with_the_format():
 def test_yolo_written_by_hand(tmp_path):
     root = write_yolo(tmp_path, TWO)
     assert (root / "labels/train/b.txt").read_text().startswith("1 ")
+
+
+def test_some_images_spread_over_the_data(tmp_path):
+    save_scenes(tmp_path, 10)
+    every = read_tags(Source(tmp_path))
+    for most in (1, 3, 10, 50):
+        some = read_tags(Source(tmp_path, limit=most))
+        assert len(some) == min(most, 10) and some.classes == every.classes
+        assert [image.id for image in some] == [every[i * 10 // len(some)].id for i in range(len(some))]
+    with pytest.raises(UsageError, match="at least 1 image"):
+        read_tags(Source(tmp_path, limit=0))

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from learners import BOXES, small_config
 from melm.data import Source, TaggedImage, TaggedImages, read_tags
 from melm.data.images import content_key
+from melm.errors import UsageError
 from melm.learn.items import AHEAD, Items, prepared
 from melm.proposals import ProposalStore, make_proposals
 
@@ -94,3 +96,32 @@ def test_an_item_has_the_tags_boxes_and_prior_of_its_image(small_scenes, shared_
         assert [images.classes[k] for k in torch.nonzero(item.tags)[:, 0]] == sorted(images[index].tags)
         assert item.known.tolist() == [1] * len(images.classes) and not item.flip
         assert item.pixels.shape == (120, 160, 3) and item.proposals.shape == (len(item.prior), 4)
+
+
+def test_a_step_sees_some_boxes(small_scenes, shared_cache):
+    """Drawn from seed, epoch and image; regions, prior and score are those of the same boxes."""
+    images = read_tags(Source(small_scenes / "train-tags.csv"))
+    store = ProposalStore(BOXES)
+    keys = [str(done.key) for done in make_proposals(images, store, 1)]
+
+    class Stored:
+        def regions(self, key, some):
+            return some
+
+    def load(index, epoch, **changes):
+        return Items(images, keys, store, Stored(), small_config(**changes)).load(index, epoch)
+
+    for index in range(4):
+        found = store.get(keys[index])
+        item = load(index, 0, boxes_a_step=20)
+        assert len(item.proposals) == 20 and (np.diff(item.regions) > 0).all()
+        np.testing.assert_array_equal(item.proposals, found.boxes[item.regions])
+        np.testing.assert_array_equal(item.prior, found.prior[item.regions])
+        np.testing.assert_array_equal(item.score, found.score[item.regions])
+        assert sorted(item.order.tolist()) == list(range(20))
+        np.testing.assert_array_equal(load(index, 0, boxes_a_step=20).regions, item.regions)
+        assert not np.array_equal(load(index, 1, boxes_a_step=20).regions, item.regions)
+        for enough in (0, len(found), 10_000):
+            assert len(load(index, 0, boxes_a_step=enough).proposals) == len(found)
+    with pytest.raises(UsageError, match="set boxes_a_step to 0"):
+        small_config(feedback="previous", boxes_a_step=20)
