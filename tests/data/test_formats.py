@@ -10,6 +10,7 @@ import pytest
 import scipy.io
 from PIL import Image
 
+from conftest import save_scenes
 from melm.data import DataError, Source, read_tags
 from melm.data.formats import find_format, read
 from melm.errors import UsageError

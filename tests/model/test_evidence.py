@@ -32,10 +32,8 @@ def test_deviations(values):
     if result.any():
         assert float(result.mean()) == pytest.approx(0, abs=1e-6)
         assert float(result.std(correction=0)) == pytest.approx(1, abs=1e-6)
-        assert (
-            result.argsort(stable=True).tolist()
-            == torch.tensor(values, dtype=torch.float64).argsort(stable=True).tolist()
-        )
+        given = torch.tensor(values, dtype=torch.float64)
+        assert (result.diff() * given.diff() >= 0).all()  # in the same order
 
 
 def test_nothing_is_learned_through_it():
