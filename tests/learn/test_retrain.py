@@ -181,7 +181,7 @@ def test_a_lesson(taught, small_scenes, shared_cache):
 
 def test_no_student_learns_from_its_own_fold(taught, small_scenes, shared_cache):
     lessons, detector = lessons_of(taught, small_scenes)
-    students = Students(detector.network, CONFIG, len(detector.classes))
+    students = Students(detector.network, CONFIG, len(detector.classes), "mean")
     step = StudentStep(students)
     folds = {lessons.load(index, 0).fold for index in lessons.order(0)}
     assert folds == {0, 1}
@@ -284,6 +284,19 @@ def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):
     run = small_retrain(learned.run, small_scenes, tmp_path / "one", CONFIG.with_(folds=1, epochs=1))
     students = load(run, device="cpu").students
     assert len(students.students) == 1 and len(students.of(next(iter(students.keys)))) == 1
+
+
+def test_another_branch_can_teach(learned, taught, small_scenes, shared_cache, tmp_path):
+    config = CONFIG.with_(epochs=1, teacher="discovery")
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", config)
+    assert (
+        load(run, device="cpu").students.teacher == "discovery"
+        and load(taught, device="cpu").students.teacher == "mean"
+    )
+    kept = [np.load(path / "objects.npz")["objects"].tolist() for path in (run, taught)]
+    assert kept[0] != kept[1]
+    with pytest.raises(UsageError, match="unknown teacher 'best'"):
+        small_retrain(learned.run, small_scenes, tmp_path / "other", CONFIG.with_(teacher="best"))
 
 
 def test_what_cannot_be_retrained_is_said(learned, small_scenes, shared_cache, tmp_path):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from melm.errors import MelmError
 from melm.learn.checkpoint import load_pair, restore
-from melm.learn.network import Network, build_network
+from melm.learn.network import Network, build_network, default_branch
 from melm.learn.presets import LearnConfig
 from melm.learn.students import RetrainConfig, Students
 from melm.model.backbones import InputConvention
@@ -48,7 +48,8 @@ def load_model(path: Path) -> Learned:
     if card.get("retrained"):
         try:
             settings = RetrainConfig.from_dict(card["retrained"])
-            students = Students(network, settings, len(classes), frozenset(card["keys"]))
+            own = default_branch(config)
+            students = Students(network, settings, len(classes), own, frozenset(card["keys"]))
         except (KeyError, TypeError, ValueError) as error:
             raise MelmError(f"{path / 'model.json'}: damaged ({type(error).__name__}: {error})") from None
         restore(dict(students.named_parameters()), tensors, "students.", path / "model.json")

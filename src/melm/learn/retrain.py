@@ -23,7 +23,7 @@ from melm.learn.features import boxes_of
 from melm.learn.loop import AFTER_EPOCH, Learner, learn
 from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, load_model
-from melm.learn.network import branches_of, forward
+from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
 from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
@@ -194,7 +194,8 @@ def retrain(
     source = data if isinstance(data, Source) else Source(Path(data))
     config = config or RetrainConfig()
     teacher = load_model(Path(run))
-    one_of("teacher", config.teacher, branches_of(teacher.config))
+    own = default_branch(teacher.config)
+    one_of("teacher", config.branch(own), branches_of(teacher.config))
     if not isinstance(teacher.network.trunk, FrozenTrunk):
         raise UsageError(f"{run}: only a run with a frozen trunk can be retrained (preset fast)")
     if teacher.students is not None and (
@@ -226,7 +227,7 @@ def retrain(
         objects = _objects(teacher, config, ready, regions, maps, folder, processes)
         say(f"{sum(map(len, objects)):,} objects found in {len(objects):,} images by {run}")
         torch.manual_seed(config.seed)
-        students = Students(teacher.network, config, len(teacher.classes), frozenset(ready.keys))
+        students = Students(teacher.network, config, len(teacher.classes), own, frozenset(ready.keys))
         if teacher.students is not None:
             students.load_state_dict(teacher.students.state_dict())
         students.to(processes.device)
@@ -328,7 +329,8 @@ def _objects_of(
     if not classes:
         return np.zeros((0, 2), np.intp)
     found = boxes_of(proposals, key, path)
-    output, branch = forward(teacher.network, teacher.strength, regions.regions(key), found), config.teacher
+    branch = config.branch(default_branch(teacher.config))
+    output = forward(teacher.network, teacher.strength, regions.regions(key), found)
     if teacher.students is not None:
         output, branch = teacher.students.judge(output, maps.get(key), found, key), "fused"
     scores = output.prob(branch).cpu().numpy()

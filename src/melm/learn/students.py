@@ -32,7 +32,7 @@ class RetrainConfig:
     object_iou: float = 0.5  # overlap with a pseudo-object that makes a box one of its class
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
-    teacher: str = "discovery"  # the branch of the run that teaches
+    teacher: str = "own"  # the branch of the run that teaches: the one that detects, or another by name
     alike: float = (
         1.0  # share of the best score of a tag from which another box is an object of it, too; 1: the best alone
     )
@@ -80,6 +80,10 @@ class RetrainConfig:
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
         return RetrainConfig(**{**kept, "scales": tuple(kept["scales"])})
 
+    def branch(self, own: str) -> str:
+        """The branch that teaches, of a run that detects with `own`."""
+        return own if self.teacher == "own" else self.teacher
+
     def rate(self, epoch: int) -> float:
         return self.learning_rate * (1.0 if epoch < self.drop_after else 0.1)
 
@@ -100,12 +104,13 @@ class Students(nn.Module):
     """One student for each fold, and how they speak."""
 
     def __init__(
-        self, network: Network, config: RetrainConfig, classes: int, keys: frozenset[str] = frozenset()
+        self, network: Network, config: RetrainConfig, classes: int, own: str, keys: frozenset[str] = frozenset()
     ) -> None:
         super().__init__()
         if not isinstance(network.trunk, FrozenTrunk):
             raise UsageError("only a run with a frozen trunk can be retrained: preset fast")
         self.config, self.keys = config, keys  # `keys`: the images that were learned from
+        self.teacher = config.branch(own)  # `own`: the branch that detects, of the run that teaches
         self.normal_size = network.trunk.normal_size
         self.students = nn.ModuleList(
             Student(network.trunk, config.hidden, config.dropout, classes) for _ in range(config.folds)
@@ -135,7 +140,7 @@ class Students(nn.Module):
         prob = torch.stack([s(moved, [b.to(device) for b in there]).exp() for s in self.of(key)]).mean(dim=0)
         student = torch.empty_like(prob)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
-        teacher = output.prob(self.config.teacher).clamp(min=1e-30).log()
+        teacher = output.prob(self.teacher).clamp(min=1e-30).log()
         known = (output.evidence - output.evidence.max())[:, None]
         fused = student[:, :-1] + self.config.teacher_weight * teacher + self.config.evidence_weight * known
         return replace(output, student=student, fused=fused)
