@@ -1,7 +1,7 @@
 """Fills the tables of docs/results.md from the logs beside the recipes: `python tools/results_tables.py`.
 
 A table stands between `<!-- NAME KIND -->` and `<!-- end -->`: NAME is a recipe with a log, KIND `figures`, `against` or `parts`.
-`tests/test_results.py` holds the page to the logs.
+`tests/test_results_page.py` holds the page to the logs.
 """
 
 from __future__ import annotations
