@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -106,6 +107,16 @@ def check_type(name: str, value: object, kind: str) -> None:
     }[kind]
     if not right:
         raise UsageError(f"{name} is {value!r}; a value of type {kind} was expected")
+
+
+def check_fields(record: Any, least: Mapping[str, int]) -> None:
+    """Refuses values of a record that are not of their kind, or below the least that makes sense."""
+    for kept in fields(record):
+        if kept.type in ("str", "bool", "int", "float"):
+            check_type(kept.name, getattr(record, kept.name), str(kept.type))
+    for name, value in least.items():
+        if getattr(record, name) < value:
+            raise UsageError(f"{name} is {getattr(record, name)}; at least {value} was expected")
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from melm.config import METHODS, MethodConfig, check_type, method_config
+from melm.config import METHODS, MethodConfig, check_fields, method_config
 from melm.errors import UsageError, did_you_mean, one_of
 from melm.model.backbones import BACKBONES
 from melm.model.recurrence import feedback_strength
@@ -49,9 +49,8 @@ class LearnConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for kept in fields(self):
-            if kept.type in ("str", "bool", "int", "float"):
-                check_type(kept.name, getattr(self, kept.name), str(kept.type))
+        at_least_1 = ("epochs", "accumulate", "components", "hidden")
+        check_fields(self, {**dict.fromkeys(at_least_1, 1), "drop_after": 0, "boxes_a_step": 0, "seed": 0})
         if not isinstance(self.proposals, ProposalSettings):
             raise UsageError(
                 f"proposals is {self.proposals!r}; settings of proposals were expected (--proposals, --file, --max-boxes)"
@@ -61,18 +60,6 @@ class LearnConfig:
         one_of("trunk", self.trunk, TRUNKS)
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("precision", self.precision, ("fp32", "bf16", "fp16"))
-        at_least = {
-            "epochs": 1,
-            "accumulate": 1,
-            "drop_after": 0,
-            "boxes_a_step": 0,
-            "seed": 0,
-            "components": 1,
-            "hidden": 1,
-        }
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; at least {least} was expected")
         if self.boxes_a_step and self.settings.feedback == "previous":
             raise UsageError("feedback = previous needs the same boxes in every step: set boxes_a_step to 0")
         for name in ("learning_rate", "normal_size"):

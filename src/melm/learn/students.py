@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from melm.config import check_type
+from melm.config import check_fields
 from melm.errors import UsageError, one_of
 from melm.learn.network import Network
 from melm.model.melm import Output
@@ -51,13 +51,8 @@ class RetrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for kept in fields(self):
-            if kept.type in ("str", "bool", "int", "float"):
-                check_type(kept.name, getattr(self, kept.name), str(kept.type))
         least = {"folds": 1, "epochs": 1, "accumulate": 1, "positives": 1, "negatives": 2, "hidden": 1, "seed": 0}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise UsageError(f"{name} is {getattr(self, name)}; at least {value} was expected")
+        check_fields(self, least)
         if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1):
             raise UsageError("alike is above 0 and at most 1, apart_iou from 0 to 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
