@@ -19,6 +19,7 @@ def square(x):
 
 def die_at_seven(x):
     if x == 7:
+        time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
     return x
 
@@ -34,10 +35,14 @@ def test_every_item_once(workers):
     assert sorted(for_each(square, range(30), workers)) == [(x, x * x) for x in range(30)]
 
 
-def test_a_dead_worker_is_named_with_what_it_held():
+def test_a_dead_worker_is_named_with_what_it_held_and_the_rest_is_kept():
+    done = []
     with pytest.raises(MelmError, match=r"a worker process died.*\n  (.*\n  )*7\n") as error:
-        list(for_each(die_at_seven, range(30), 2))
+        for item, _ in for_each(die_at_seven, range(30), 2):
+            done.append(item)
+            time.sleep(1 if len(done) == 1 else 0)  # others are done before their results are asked for
     assert "Run the same command again" in str(error.value)
+    assert set(range(7)) <= set(done) and 7 not in done
 
 
 def test_an_error_of_a_worker_comes_through():

@@ -48,6 +48,8 @@ def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int
                 yield running.pop(future), result
         finished = True
     except BrokenProcessPool:
+        for future in [future for future in wait(running).done if future.exception() is None]:
+            yield running.pop(future), future.result()
         in_hand = "\n  ".join(str(item) for item in list(running.values())[: 2 * workers])
         raise MelmError(
             f"a worker process died (killed, or out of memory?) while one of these was in hand:\n  {in_hand}\n"
