@@ -50,7 +50,7 @@ from melm.learn.retrain import retrain
 from melm.learn.run_folder import versions
 from melm.learn.students import RetrainConfig
 from melm.learn.train import features, train
-from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
+from melm.measure.evaluation import Comparison, Evaluation, Subject, by_seed, comparisons, evaluate
 from melm.measure.subjects import placed, subject_of_run
 from melm.measure.truth import read_truth
 from melm.progress import Steps, duration
@@ -353,7 +353,7 @@ def _measure(
     images = placed(truth, read_tags(source))
     truth = truth.only(images.classes)
     started = time.monotonic()
-    of_seed: dict[int, list[Evaluation]] = {}
+    subjects: list[tuple[int, Subject]] = []
     for run in recipe.runs:
         for seed in recipe.seeds:
             settings = DetectSettings(branch=run.branch, max_boxes=0)
@@ -361,12 +361,16 @@ def _measure(
             subject = subject_of_run(
                 _folder(out, run.of, seed), name, truth, images, settings, workers=workers, device=device
             )
-            of_seed.setdefault(seed, []).append(evaluate(replace(subject, method=run.name), truth, images))
+            subjects.append((seed, replace(subject, method=run.name)))
+    of_seed: dict[int, list[Evaluation]] = {}
+    with Steps("measuring", len(subjects)) as steps:
+        for seed, subject in subjects:
+            of_seed.setdefault(seed, []).append(evaluate(subject, truth, images))
+            steps.advance()
     every = [evaluation for evaluations in of_seed.values() for evaluation in evaluations]
     against: list[Comparison] = []
     for evaluations in of_seed.values():
-        for other in evaluations[1:]:
-            against += comparisons([evaluations[0], other], truth, measure.draws)
+        against += comparisons(evaluations, truth, measure.draws, every_two=False)
     where = f"split {source.split}: {len(truth.images):,} images"
     report = Report(where, every, by_seed(every), against)
     parts.add("measuring", time.monotonic() - started, len(images) * len(every), len(images) * len(every))

@@ -39,6 +39,14 @@ def over_seeds(values: Sequence[float]) -> Spread:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """A figure of one run, and on images drawn with replacement; runs on the same images see the same draws of a seed."""
+
+    value: float
+    draws: NDArray[np.float64]  # (R,) nan on a draw that shows no object
+
+
+@dataclass(frozen=True)
 class Bootstrap:
     """A figure of two runs on the same images, and how it varies when other images might have been drawn.
 
@@ -87,9 +95,20 @@ def bootstrap_ap(
     Which detections are right does not depend on the other images, so they are matched once; each draw counts an image as often
     as it was drawn. A class that no image of a draw shows is left out of that draw's mean.
     """
+    return paired(*(sampled_ap(truth, found, rule, min_overlap, resamples, seed) for found in (first, second)))
+
+
+def sampled_ap(
+    truth: Truth,
+    found: Mapping[str, Detections],
+    rule: Rule = "voc07",
+    min_overlap: float = 0.5,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Sampled:
+    """mAP of a run's detections."""
     one_of("rule", rule, RULES)
-    measures = [_map_of_weights(gather(truth, found), rule, min_overlap) for found in (first, second)]
-    return _bootstrap(measures, len(truth.images), resamples, seed)
+    return _sampled(_map_of_weights(gather(truth, found), rule, min_overlap), len(truth.images), resamples, seed)
 
 
 def bootstrap_corloc(first: CorLoc, second: CorLoc, resamples: int = 1000, seed: int = 0) -> Bootstrap:
@@ -97,21 +116,20 @@ def bootstrap_corloc(first: CorLoc, second: CorLoc, resamples: int = 1000, seed:
     pairs = [list(zip(run.pair_image.tolist(), run.pair_class.tolist(), strict=True)) for run in (first, second)]
     if first.image_ids != second.image_ids or first.classes != second.classes or set(pairs[0]) != set(pairs[1]):
         raise MelmError("the two runs were measured on different images or tags; measure both on the same")
-    return _bootstrap([_corloc_of_weights(run) for run in (first, second)], len(first.image_ids), resamples, seed)
+    images = len(first.image_ids)
+    return paired(*(_sampled(_corloc_of_weights(run), images, resamples, seed) for run in (first, second)))
+
+
+def paired(first: Sampled, second: Sampled) -> Bootstrap:
+    return Bootstrap(first.value, second.value, first.draws, second.draws)
 
 
 Measure = Callable[[NDArray[np.int64]], NDArray[np.float64]]  # (R, I) how often each image counts -> (R,)
 
 
-def _bootstrap(measures: Sequence[Measure], images: int, resamples: int, seed: int) -> Bootstrap:
-    once = np.ones((1, images), np.int64)
-    values = [measure(once)[0] for measure in measures]
-    draws: list[list[NDArray[np.float64]]] = [[], []]
-    for weights in _draws(images, resamples, seed):
-        for measure, so_far in zip(measures, draws, strict=True):
-            so_far.append(measure(weights))
-    of_first, of_second = (np.concatenate(so_far) for so_far in draws)
-    return Bootstrap(float(values[0]), float(values[1]), of_first, of_second)
+def _sampled(measure: Measure, images: int, resamples: int, seed: int) -> Sampled:
+    value = measure(np.ones((1, images), np.int64))[0]
+    return Sampled(float(value), np.concatenate([measure(weights) for weights in _draws(images, resamples, seed)]))
 
 
 def _draws(images: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:

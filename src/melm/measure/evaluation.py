@@ -16,12 +16,13 @@ from melm.detect.detections import Detections
 from melm.measure.average_precision import RULES, AveragePrecision, average_precision
 from melm.measure.classification import Classification, classification
 from melm.measure.coco import CocoMeasures, coco_measures
-from melm.measure.compare import Bootstrap, Spread, bootstrap_ap, bootstrap_corloc, over_seeds
+from melm.measure.compare import Bootstrap, Spread, bootstrap_corloc, over_seeds, paired, sampled_ap
 from melm.measure.corloc import CorLoc, corloc
 from melm.measure.error_analysis import ErrorAnalysis, analyse_errors
 from melm.measure.pointing import TOLERANCE, Pointing, pointing
 from melm.measure.randomness import Randomness
 from melm.measure.truth import Truth
+from melm.progress import Steps
 
 
 @dataclass(frozen=True)
@@ -207,18 +208,24 @@ class Comparison:
         return dict(plain({"first": self.first, "second": self.second, "measures": figures}))
 
 
-def comparisons(evaluations: Sequence[Evaluation], truth: Truth, resamples: int = 1000) -> list[Comparison]:
-    """The paired bootstrap of every two subjects, unless there are many: then of each with the first."""
-    pairs = (
-        list(combinations(evaluations, 2)) if len(evaluations) <= 4 else [(evaluations[0], e) for e in evaluations[1:]]
-    )
+def comparisons(
+    evaluations: Sequence[Evaluation], truth: Truth, resamples: int = 1000, every_two: bool | None = None
+) -> list[Comparison]:
+    """The paired bootstrap of every two subjects, or of each with the first, as where there are many."""
+    every_two = len(evaluations) <= 4 if every_two is None else every_two
+    sampled = []
+    with Steps("drawing images anew", len(evaluations)) as steps:
+        for evaluation in evaluations if len(evaluations) > 1 else ():
+            found = {id: d for id, d in evaluation.subject.detections.items() if id not in truth.left_out}
+            sampled.append(sampled_ap(truth, found, resamples=resamples))
+            steps.advance()
     result = []
-    for first, second in pairs:
-        one, other = (
-            {id: d for id, d in e.subject.detections.items() if id not in truth.left_out} for e in (first, second)
-        )
+    for one, other in combinations(range(len(sampled)), 2):
+        if one and not every_two:
+            break
+        first, second = evaluations[one], evaluations[other]
         measures = {
-            "mAP VOC07": bootstrap_ap(truth, one, other, resamples=resamples),
+            "mAP VOC07": paired(sampled[one], sampled[other]),
             "CorLoc": bootstrap_corloc(first.corloc, second.corloc, resamples=resamples),
         }
         result.append(Comparison(first.name, second.name, measures))
