@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from melm.boxes import area, clip, iou, nms, ranked, rotate_exif
+from melm.boxes import area, clip, iou, nms, ranked, rotate_exif, voted
 
 corners = st.integers(0, 40)
 
@@ -68,6 +68,24 @@ def test_ranking_and_nms_do_not_depend_on_the_order_of_the_input(boxes, seed):
         np.testing.assert_array_equal(
             boxes[order(boxes, scores)], boxes[shuffle][order(boxes[shuffle], scores[shuffle])]
         )
+
+
+def test_voting_by_hand():
+    boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 8], [50, 50, 60, 60], [0, 0, 5, 5]], np.float32)
+    moved = voted(boxes, np.array([0.6, 0.2, 0.9, 0.0], np.float32), np.array([0, 2, 3]), 0.6)
+    np.testing.assert_allclose(moved, [[0, 0, 10, 9.5], [50, 50, 60, 60], [0, 0, 5, 5]], rtol=1e-6)
+    assert moved.dtype == np.float32
+
+
+@given(some_boxes, st.integers(0, 3), st.sampled_from([0.3, 0.6, 1.0]))
+def test_voting_is_a_mean_of_those_that_overlap(boxes, seed, overlap):
+    scores = np.random.default_rng(seed).integers(0, 4, len(boxes)).astype(float)
+    moved = voted(boxes, scores, np.arange(len(boxes)), overlap)
+    for i, close in enumerate(iou(boxes, boxes) >= overlap):
+        if scores[close].sum() > 0:
+            np.testing.assert_allclose(moved[i], np.average(boxes[close], axis=0, weights=scores[close]))
+        else:
+            np.testing.assert_array_equal(moved[i], boxes[i])
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -71,6 +71,26 @@ def _suppress(boxes, order, threshold):  # type: ignore[no-untyped-def]
     return kept
 
 
+@numba.njit(cache=True)
+def _vote(boxes, scores, rows, overlap):  # type: ignore[no-untyped-def]
+    """(len(rows), 4) the mean of the boxes that overlap each of `rows`, weighted by score; itself where no weight is left."""
+    result = np.empty((len(rows), 4))
+    for a in range(len(rows)):
+        i = rows[a]
+        area_i = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
+        total, mean = 0.0, np.zeros(4)
+        for j in range(len(boxes)):
+            width = min(boxes[i, 2], boxes[j, 2]) - max(boxes[i, 0], boxes[j, 0])
+            height = min(boxes[i, 3], boxes[j, 3]) - max(boxes[i, 1], boxes[j, 1])
+            if width > 0 and height > 0:
+                area_j = (boxes[j, 2] - boxes[j, 0]) * (boxes[j, 3] - boxes[j, 1])
+                if width * height >= overlap * (area_i + area_j - width * height):
+                    total += scores[j]
+                    mean += scores[j] * boxes[j]
+        result[a] = mean / total if total > 0 else boxes[i]
+    return result
+
+
 def ranked(boxes: Boxes, scores: NDArray[np.floating]) -> NDArray[np.intp]:
     """Indices from the best score to the worst; equal scores by coordinates, so that the order of the input does not matter."""
     return np.lexsort((boxes[:, 3], boxes[:, 2], boxes[:, 1], boxes[:, 0], -scores))
@@ -81,3 +101,9 @@ def nms(boxes: Boxes, scores: NDArray[np.floating], threshold: float) -> NDArray
     order = ranked(boxes, scores)
     kept: NDArray[np.bool_] = _suppress(boxes.astype(np.float64), order, threshold)
     return order[kept[order]]
+
+
+def voted(boxes: Boxes, scores: NDArray[np.floating], rows: NDArray[np.intp], overlap: float) -> NDArray[np.floating]:
+    """Box voting: each of the boxes in `rows` as the mean of all that overlap it by at least `overlap`, weighted by score."""
+    result: NDArray[np.float64] = _vote(boxes.astype(np.float64), scores.astype(np.float64), rows, overlap)
+    return result.astype(boxes.dtype)

@@ -70,7 +70,7 @@ except ImportError:  # not on Windows
 
 LEARN = ("split", "limit", "preset", "method", "proposals", "set")
 RUN = ("method", "set", "of", "retrain", "branch")
-MEASURE = ("split", "limit", "draws")
+MEASURE = ("split", "limit", "draws", "vote")
 TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
 
 
@@ -92,6 +92,7 @@ class Measure:
     split: str | None
     limit: int | None
     draws: int  # of the bootstrap
+    vote: float | None  # as of `melm evaluate --vote`
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def read_recipe(path: Path) -> Recipe:
         learn.get("split"),
         learn.get("limit"),
         tuple(_run(path, name, entry, learn, runs) for name, entry in runs.items()),
-        tuple(Measure(m.get("split"), m.get("limit"), int(m.get("draws", 1000))) for m in measures),
+        tuple(Measure(m.get("split"), m.get("limit"), int(m.get("draws", 1000)), m.get("vote")) for m in measures),
     )
 
 
@@ -356,7 +357,7 @@ def _measure(
     subjects: list[tuple[int, Subject]] = []
     for run in recipe.runs:
         for seed in recipe.seeds:
-            settings = DetectSettings(branch=run.branch, max_boxes=0)
+            settings = DetectSettings(branch=run.branch, vote=measure.vote, max_boxes=0)
             name = f"{run.name}-{seed}"
             subject = subject_of_run(
                 _folder(out, run.of, seed), name, truth, images, settings, workers=workers, device=device

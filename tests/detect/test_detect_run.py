@@ -48,10 +48,10 @@ def test_a_folder_of_images(small_scenes, learned, command, tmp_path):
 def test_stored_features_serve_and_say_the_same(small_scenes, learned, shared_cache, command, tmp_path):
     """Of images that were learned from, features are at hand, in half precision."""
     photo = small_scenes / "train" / "00005.jpg"
-    options = ("--max-boxes", 0, "--nms", 1)
+    options = ("--max-boxes", 0, "--nms", 1, "--vote", 0)
     assert detect(command, learned.run, photo, "--out", tmp_path / "stored", *options).returncode == 0
     (stored,) = results_of(tmp_path / "stored").values()
-    fresh = melm.load(learned.run, melm.DetectSettings(max_boxes=0, nms=1.0), "cpu")(photo)
+    fresh = melm.load(learned.run, melm.DetectSettings(max_boxes=0, nms=1.0, vote=0.0), "cpu")(photo)
     by_box = [
         {(int(k), *box): score for box, k, score in zip(f.boxes.tolist(), f.classes, f.scores, strict=True)}
         for f in (stored, fresh)

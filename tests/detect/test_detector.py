@@ -78,7 +78,7 @@ def test_without_proposals_nothing_is_found(learned):
 
 
 def test_given_proposals_are_the_boxes(learned, photo):
-    detector, pixels, proposals = seen(learned.run, photo, nms=1.0, max_boxes=0)
+    detector, pixels, proposals = seen(learned.run, photo, nms=1.0, max_boxes=0, vote=0.0)
     some = Proposals(proposals.boxes[:7], proposals.prior[:7], proposals.score[:7], 160, 120)
     found = detector(pixels, some)
     assert len(found) == 7 * len(detector.classes)
@@ -109,8 +109,13 @@ def test_the_chosen_branch_speaks_with_its_own_suppression(learned, photo):
     for branch, overlap in (("discovery", 0.4), ("localization 2", 0.3), ("mean", 0.3)):
         detector, pixels, proposals = seen(learned.run, photo, branch=branch, max_boxes=0)
         scores = detector.scores(pixels, proposals, branch)
-        by_hand = suppressed(proposals.boxes, scores, detector.classes, 160, 120, overlap, 0.0)
+        by_hand = suppressed(proposals.boxes, scores, detector.classes, 160, 120, overlap, 0.0, vote=0.6)
         assert_same(detector(pixels), by_hand)
+        stays, pixels, proposals = seen(learned.run, photo, branch=branch, max_boxes=0, vote=0.0)
+        left = suppressed(proposals.boxes, scores, detector.classes, 160, 120, overlap, 0.0)
+        assert_same(stays(pixels), left)
+        assert sorted(left.scores.tolist()) == sorted(by_hand.scores.tolist())
+        assert {tuple(box) for box in left.boxes} <= {tuple(box) for box in proposals.boxes}
     assert NMS == {"discovery": 0.4, "localization": 0.3}
 
 
@@ -210,6 +215,7 @@ def test_suppression_is_per_class(seed, count, overlap, min_score):
         ({"views": "papr"}, "Did you mean 'paper'"),
         ({"nms": 1.5}, "--nms is 1.5; 0 to 1"),
         ({"nms": float("nan")}, "--nms is nan"),
+        ({"vote": 1.5}, "--vote is 1.5; 0 to 1"),
         ({"min_score": -0.1}, "--min-score is -0.1"),
         ({"max_boxes": -1}, "--max-boxes is -1"),
     ],

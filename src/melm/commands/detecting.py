@@ -80,7 +80,7 @@ def detect(
     from melm.proposals import ProposalSettings, ReadyMade
     from melm.show.drawings import save_drawing
 
-    settings = DetectSettings(**taken(options, "branch", "views", "nms", "min_score", "max_boxes"))
+    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote", "min_score", "max_boxes"))
     detector = load(run, settings, options.pop("device"))
     split = options["split"] or "test"
     if "comp4" in formats:

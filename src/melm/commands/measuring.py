@@ -104,7 +104,7 @@ def evaluate(
         for text in bad:
             print(f"left out: {text}", file=sys.stderr)
     truth = every.only(images.classes)
-    settings = DetectSettings(**taken(options, "branch", "views", "nms"), max_boxes=0)
+    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote"), max_boxes=0)
     file, file_boxes = options.pop("file"), options.pop("file_boxes")
     ready_made = ReadyMade(file, file_boxes) if file else None
     if file_boxes and not file:

@@ -86,6 +86,12 @@ def looking_options(command: Command) -> Command:
                 type=float,
                 help="Overlap above which the weaker of two boxes of a class goes.  [default: 0.3, discovery 0.4]",
             ),
+            click.option(
+                "--vote",
+                type=float,
+                help="A box becomes the mean of those that overlap it at least so much, by score; 0: it stays as it is.  "
+                "[default: 0.6 on a frozen trunk, else 0]",
+            ),
         ]
     ):
         command = option(command)

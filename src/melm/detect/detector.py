@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from melm.boxes import nms, ranked
+from melm.boxes import nms, ranked, voted
 from melm.data.images import read_image
 from melm.detect.detections import Detections, no_detections
 from melm.errors import UsageError, one_of
@@ -23,6 +23,9 @@ from melm.proposals import Proposals, ProposalSettings, compute_proposals
 
 VIEWS = ("single", "flip", "paper")
 NMS = {"discovery": 0.4, "localization": 0.3}  # as in the paper's released code
+# Box voting (Gidaris and Komodakis, ICCV 2015). The paper does without; where a frozen trunk ranks the proposals their ends are
+# less sure, and it is worth 1 to 2 points (docs/results.md).
+VOTE = {"frozen": 0.6, "tuned": 0.0}
 View = tuple[int | None, bool]  # scale of the larger side, mirrored
 
 
@@ -35,6 +38,7 @@ class DetectSettings:
     )
     views: str = "single"
     nms: float | None = None
+    vote: float | None = None  # a box becomes the mean of those that overlap it so much, by score; 0: it stays
     min_score: float = 0.0
     max_boxes: int = 300  # an image, over all classes; 0 for all
 
@@ -42,6 +46,8 @@ class DetectSettings:
         one_of("views", self.views, VIEWS)
         if self.nms is not None and not 0 <= self.nms <= 1:
             raise UsageError(f"--nms is {self.nms}; 0 to 1 was expected")
+        if self.vote is not None and not 0 <= self.vote <= 1:
+            raise UsageError(f"--vote is {self.vote}; 0 to 1 was expected")
         if not 0 <= self.min_score <= 1:
             raise UsageError(f"--min-score is {self.min_score}; 0 to 1 was expected")
         if self.max_boxes < 0:
@@ -86,13 +92,14 @@ class Detector:
         return self.chosen(self.scores(pixels, proposals), proposals)
 
     def chosen(self, scores: NDArray[np.float32], proposals: Proposals) -> Detections:
-        """What is left of scores (N, K) after suppression."""
+        """What is left of scores (N, K) after suppression and voting."""
         settings = self.settings
         overlap = (
             NMS["discovery" if self.branch == "discovery" else "localization"] if settings.nms is None else settings.nms
         )
+        vote = VOTE[self.config.trunk] if settings.vote is None else settings.vote
         size = proposals.width, proposals.height
-        found = suppressed(proposals.boxes, scores, self.classes, *size, overlap, settings.min_score)
+        found = suppressed(proposals.boxes, scores, self.classes, *size, overlap, settings.min_score, vote)
         return found.best(settings.max_boxes) if settings.max_boxes else found
 
     def scores(self, pixels: Pixels, proposals: Proposals, branch: str | None = None) -> NDArray[np.float32]:
@@ -139,16 +146,18 @@ def suppressed(
     height: int,
     overlap: float,
     min_score: float,
+    vote: float = 0.0,
 ) -> Detections:
-    """Per-class non-maximum suppression of scores (N, K), best first over all classes."""
-    rows, classes = [], []
+    """Per-class non-maximum suppression of scores (N, K), best first over all classes; what is left is voted on."""
+    rows, classes, places = [], [], []
     for k in range(scores.shape[1]):
         there = np.flatnonzero(scores[:, k] >= min_score)
         kept = there[nms(boxes[there], scores[there, k], overlap)]
         rows.append(kept)
+        places.append(voted(boxes, scores[:, k], kept, vote) if vote else boxes[kept])
         classes.append(np.full(len(kept), k, np.intp))
     row, of_class = np.concatenate(rows), np.concatenate(classes)
-    found = Detections(boxes[row], scores[row, of_class], of_class, names, width, height)
+    found = Detections(np.concatenate(places), scores[row, of_class], of_class, names, width, height)
     return found[ranked(found.boxes, found.scores)]
 
 
