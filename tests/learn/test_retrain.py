@@ -14,7 +14,7 @@ import melm.data
 from learners import small_train, weights_of
 from melm.boxes import iou
 from melm.data import Source, read_tags
-from melm.data.images import content_key, read_bytes
+from melm.data.images import content_key, read_bytes, read_image
 from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
 from melm.errors import UsageError
@@ -25,7 +25,7 @@ from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.student import by_scale
-from melm.proposals import make_proposals
+from melm.proposals import compute_proposals, make_proposals
 
 CONFIG = RetrainConfig(scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=2, drop_after=1, accumulate=2)
 
@@ -215,6 +215,19 @@ def test_a_retrained_run_detects(taught, small_scenes, shared_cache):
     assert len(flipped) and not np.array_equal(flipped.scores, found[None].scores)
     with pytest.raises(UsageError, match="Did you mean 'fused'"):
         melm.load(taught, DetectSettings(branch="fuse"), "cpu")
+
+
+def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cache):
+    """0.1 of the teacher, 0.25 of its class stream and 0.25 of the evidence, by hand."""
+    detector = load(taught, device="cpu")
+    pixels = read_image(small_scenes / "test" / "00001.jpg")
+    (output,) = detector.outputs(pixels, compute_proposals(pixels, detector.proposal_settings))
+    student, logits = output.student.double().numpy()[:, :-1], output.scores.class_logits.double().numpy()
+    teacher = np.log(np.mean([p.double().exp().numpy()[:, :-1] for p in output.localized()], axis=0))
+    stream = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    known = output.evidence.double().numpy()[:, None]
+    together = student + 0.1 * teacher + 0.25 * stream + 0.25 * (known - known.max())
+    np.testing.assert_allclose(output.fused.numpy(), together, rtol=1e-4, atol=1e-4)
 
 
 def test_stored_maps_give_what_the_image_gives(taught, small_scenes, shared_cache):

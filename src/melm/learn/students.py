@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from melm.config import check_fields
@@ -38,6 +39,7 @@ class RetrainConfig:
     )
     apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
     teacher_weight: float = 0.1  # of log p of the teacher beside that of the student
+    class_weight: float = 0.25  # of log p of its class stream, beside them
     evidence_weight: float = 0.25  # of the evidence, beside them
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
@@ -57,8 +59,8 @@ class RetrainConfig:
             raise UsageError("alike is above 0 and at most 1, apart_iou from 0 to 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
-        if self.teacher_weight < 0 or self.evidence_weight < 0:
-            raise UsageError("teacher_weight and evidence_weight are 0 or more")
+        if min(self.teacher_weight, self.class_weight, self.evidence_weight) < 0:
+            raise UsageError("teacher_weight, class_weight and evidence_weight are 0 or more")
 
     def with_(self, **changes: Any) -> RetrainConfig:
         """A copy with some settings changed; an unknown name is an error that suggests the right one."""
@@ -137,5 +139,10 @@ class Students(nn.Module):
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
         teacher = output.prob(self.teacher).clamp(min=1e-30).log()
         known = (output.evidence - output.evidence.max())[:, None]
-        fused = student[:, :-1] + self.config.teacher_weight * teacher + self.config.evidence_weight * known
+        fused = (
+            student[:, :-1]
+            + self.config.teacher_weight * teacher
+            + self.config.class_weight * F.log_softmax(output.scores.class_logits, dim=1)
+            + self.config.evidence_weight * known
+        )
         return replace(output, student=student, fused=fused)
