@@ -165,7 +165,7 @@ def test_other_settings_are_refused_and_overwrite_starts_anew(small_scenes, lear
     before = (out / "detections.jsonl").read_bytes()
     result = detect(command, learned.run, photo, "--out", out, "--branch", "discovery", "--nms", 0.5)
     assert result.returncode == 2
-    assert 'branch: "mean" there, "discovery" now' in result.stderr and "nms: null there, 0.5 now" in result.stderr
+    assert 'branch: "all" there, "discovery" now' in result.stderr and "nms: null there, 0.5 now" in result.stderr
     other = small_train(small_scenes / "train-tags.csv", tmp_path / "run", learning_rate=0.01)
     result = detect(command, other, photo, "--out", out)
     assert result.returncode == 2 and "run.config.learning_rate: 0.001 there, 0.01 now" in result.stderr
@@ -204,4 +204,4 @@ def test_other_proposals_can_be_asked_for(small_scenes, learned, command, tmp_pa
     boxes = [{tuple(box) for box in results_of(tmp_path / name)["00000"].boxes.tolist()} for name in "ab"]
     assert boxes[0] and boxes[0] != boxes[1]
     settings = json.loads((tmp_path / "a" / "detections.settings.json").read_text())
-    assert settings["proposals"]["method"] == "selective-search" and settings["branch"] == "mean"
+    assert settings["proposals"]["method"] == "selective-search" and settings["branch"] == "all"

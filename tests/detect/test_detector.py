@@ -101,12 +101,15 @@ def test_each_branch_and_their_mean(learned, photo, views):
     discovery = np.mean([output.log_prob.exp().numpy() for output in outputs], axis=0)
     np.testing.assert_allclose(detector.scores(pixels, proposals, "discovery"), discovery, rtol=1e-5)
     assert len({scores.tobytes() for scores in [*branches, discovery]}) == 4
-    assert detector.branch == "mean"
-    np.testing.assert_array_equal(detector.scores(pixels, proposals), detector.scores(pixels, proposals, "mean"))
+    assert detector.branch == "all"
+    np.testing.assert_array_equal(detector.scores(pixels, proposals), detector.scores(pixels, proposals, "all"))
+    logs = [[o.log_prob, *(p[:, :-1] for p in o.localized())] for o in outputs]
+    every = np.mean([np.exp(np.mean([p.double().numpy() for p in of_view], axis=0)) for of_view in logs], axis=0)
+    np.testing.assert_allclose(detector.scores(pixels, proposals), every, rtol=1e-4, atol=1e-30)
 
 
 def test_the_chosen_branch_speaks_with_its_own_suppression(learned, photo):
-    for branch, overlap in (("discovery", 0.4), ("localization 2", 0.3), ("mean", 0.3)):
+    for branch, overlap in (("discovery", 0.4), ("localization 2", 0.3), ("mean", 0.3), ("all", 0.3)):
         detector, pixels, proposals = seen(learned.run, photo, branch=branch, max_boxes=0)
         scores = detector.scores(pixels, proposals, branch)
         by_hand = suppressed(proposals.boxes, scores, detector.classes, 160, 120, overlap, 0.0, vote=0.6)
@@ -124,15 +127,16 @@ def test_an_unknown_branch_says_which_there_are(learned, branch):
     with pytest.raises(UsageError) as refused:
         melm.load(learned.run, DetectSettings(branch))
     assert f"unknown branch '{branch}'" in str(refused.value)
-    assert "Known: discovery, mean, localization 1, localization 2, localization 3." in str(refused.value)
+    assert "Known: discovery, mean, all, localization 1, localization 2, localization 3." in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("method", "branch"),
-    [("L2+ARL", "mean"), ("D+ARL", "discovery"), ("D", "discovery"), ("WSDDN", "discovery"), ("OICR", "mean")],
+    [("L2+ARL", "all"), ("D+ARL", "discovery"), ("D", "discovery"), ("WSDDN", "discovery"), ("OICR", "all")],
 )
 def test_a_method_has_its_branch(method, branch):
     assert default_branch(small_config(method)) == branch
+    assert default_branch(melm.learn_config("paper-vggf", "OICR")) == "mean"
 
 
 def test_the_views_of_a_frozen_trunk(learned, photo):
@@ -248,7 +252,7 @@ def test_a_run_that_is_not_finished_or_none(small_scenes, shared_cache, tmp_path
 
 def test_feedback_of_the_preceding_iteration_is_that_of_a_first_pass(small_scenes, shared_cache, tmp_path, photo):
     run = small_train(small_scenes / "train-tags.csv", tmp_path / "run", feedback="previous", boxes_a_step=0)
-    detector, pixels, proposals = seen(run, photo)
+    detector, pixels, proposals = seen(run, photo, branch="mean")
     assert detector.learned.strength == pytest.approx(1 - np.exp(-0.5))  # r of the last epoch
     given = (proposals.boxes, proposals.prior, proposals.score)
     boxes, prior, score = (torch.from_numpy(array) for array in given)

@@ -20,7 +20,7 @@ from melm.detect.run import Looking
 from melm.errors import UsageError
 from melm.learn.data import Ready
 from melm.learn.map_store import MapStore
-from melm.learn.retrain import Lessons, StudentStep, inside, objects_of_tag, retrain, scales_of_step, some
+from melm.learn.retrain import Lessons, StudentStep, _kept, inside, objects_of_tag, retrain, scales_of_step, some
 from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
@@ -132,9 +132,17 @@ def test_what_lies_inside():
 def test_objects_of_a_tag():
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10], [40, 0, 50, 10]], np.float32)
     scores = np.array([0.8, 0.9, 0.5, 0.3], np.float32)
-    assert objects_of_tag(boxes, scores, CONFIG) == [1]
-    assert objects_of_tag(boxes, scores, CONFIG.with_(alike=0.5)) == [1, 2]  # 0 is 1 again, 3 is too weak
-    assert objects_of_tag(boxes, scores, CONFIG.with_(alike=0.1)) == [1, 2, 3]
+    one = objects_of_tag(boxes, scores, 7, CONFIG)
+    np.testing.assert_allclose(one.boxes, [[0, 0, 10, (0.8 * 10 + 0.9 * 9) / 1.7]], rtol=1e-6)
+    assert one.classes.tolist() == [7]
+    np.testing.assert_allclose(one.sure, [1.7 / 2.5])
+    stays = CONFIG.with_(vote=0.0)
+    assert objects_of_tag(boxes, scores, 7, stays).boxes.tolist() == boxes[[1]].tolist()
+    two = objects_of_tag(boxes, scores, 7, stays.with_(alike=0.5))  # 0 is 1 again, 3 is too weak
+    assert two.boxes.tolist() == boxes[[1, 2]].tolist()
+    np.testing.assert_allclose(two.sure, [1.7 / 2.5, 0.5 / 2.5])
+    assert objects_of_tag(boxes, scores, 7, stays.with_(alike=0.1)).boxes.tolist() == boxes[1:].tolist()
+    assert objects_of_tag(boxes, 0 * scores, 7, CONFIG).sure.tolist() == [0]
     with pytest.raises(UsageError, match="alike"):
         CONFIG.with_(alike=0.0)
 
@@ -143,17 +151,17 @@ def lessons_of(taught, small_scenes, config=CONFIG):
     detector = load(taught, device="cpu")
     looking = Looking(detector)
     images = read_tags(Source(small_scenes / "train-tags.csv"))
-    with np.load(taught / "objects.npz") as kept:
-        objects = np.split(kept["objects"], kept["ends"][:-1])
-
+    objects = _kept(taught / "objects.npz")
     keys = tuple(content_key(read_bytes(image.path)) for image in images)
     ready = Ready(images, keys, looking.proposals)
     maps = MapStore(detector.network.trunk, config.scales)
     return Lessons(ready, objects, maps, config, detector.network.trunk.normal_size), detector
 
 
-def test_a_lesson(taught, small_scenes, shared_cache):
-    lessons, detector = lessons_of(taught, small_scenes)
+@pytest.mark.parametrize("weigh", [True, False])
+def test_a_lesson(taught, small_scenes, shared_cache, weigh):
+    config = CONFIG.with_(weigh=weigh)
+    lessons, detector = lessons_of(taught, small_scenes, config)
     kinds = set()
     for epoch in range(3):
         for index in lessons.order(epoch):
@@ -164,9 +172,8 @@ def test_a_lesson(taught, small_scenes, shared_cache):
             assert count == len(lesson.target) == len(lesson.weight) <= CONFIG.positives + CONFIG.negatives
             objects = lesson.target < len(detector.classes)
             kinds |= set(objects.tolist())
-            for of_kind in (objects, ~objects):
-                assert not of_kind.any() or float(lesson.weight[of_kind].sum()) == pytest.approx(1)
-            assert {int(k) for k in lesson.target[objects]} <= {int(k) for k in lessons.objects[index][:, 1]}
+            given = lessons.objects[index]
+            assert {int(k) for k in lesson.target[objects]} <= {int(k) for k in given.classes}
             for there, boxes in zip(lesson.maps, lesson.boxes, strict=True):
                 assert (there is None) == (len(boxes) == 0)
             # boxes of a class lie on an object of it
@@ -174,14 +181,18 @@ def test_a_lesson(taught, small_scenes, shared_cache):
             there, rows = by_scale(torch.from_numpy(found.boxes), CONFIG.scales, found.width, found.height, 160.0)
             known = {tuple(box.tolist()): int(row) for box, row in zip(torch.cat(there), rows, strict=True)}
             own = [known[tuple(box.tolist())] for box in torch.cat(lesson.boxes)]
-            overlap = iou(found.boxes[own], found.boxes[lessons.objects[index][:, 0]])
+            overlap = iou(found.boxes[own], given.boxes)
             assert ((overlap.max(axis=1) >= CONFIG.object_iou) == objects.numpy()).all()
+            # objects count as much as background, each by how sure it is
+            sure = torch.from_numpy(given.sure[overlap.argmax(axis=1)] / lessons.mean_sure if weigh else np.ones(count))
+            for of_kind in (objects, ~objects):
+                torch.testing.assert_close(lesson.weight[of_kind], (sure[of_kind] / max(int(of_kind.sum()), 1)).float())
     assert kinds == {True, False}
 
 
 def test_no_student_learns_from_its_own_fold(taught, small_scenes, shared_cache):
     lessons, detector = lessons_of(taught, small_scenes)
-    students = Students(detector.network, CONFIG, len(detector.classes), "mean")
+    students = Students(detector.network, CONFIG, len(detector.classes), "all")
     step = StudentStep(students)
     folds = {lessons.load(index, 0).fold for index in lessons.order(0)}
     assert folds == {0, 1}
@@ -218,15 +229,16 @@ def test_a_retrained_run_detects(taught, small_scenes, shared_cache):
 
 
 def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cache):
-    """0.1 of the teacher, 0.25 of its class stream and 0.25 of the evidence, by hand."""
+    """0.2 of the teacher, 0.25 of its class stream and 0.25 of the evidence, by hand."""
     detector = load(taught, device="cpu")
     pixels = read_image(small_scenes / "test" / "00001.jpg")
     (output,) = detector.outputs(pixels, compute_proposals(pixels, detector.proposal_settings))
     student, logits = output.student.double().numpy()[:, :-1], output.scores.class_logits.double().numpy()
-    teacher = np.log(np.mean([p.double().exp().numpy()[:, :-1] for p in output.localized()], axis=0))
+    branches = [output.log_prob, *(p[:, :-1] for p in output.localized())]
+    teacher = np.mean([p.double().numpy() for p in branches], axis=0)
     stream = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     known = output.evidence.double().numpy()[:, None]
-    together = student + 0.1 * teacher + 0.25 * stream + 0.25 * (known - known.max())
+    together = student + 0.2 * teacher + 0.25 * stream + 0.25 * (known - known.max())
     np.testing.assert_allclose(output.fused.numpy(), together, rtol=1e-4, atol=1e-4)
 
 
@@ -303,10 +315,9 @@ def test_another_branch_can_teach(learned, taught, small_scenes, shared_cache, t
     config = CONFIG.with_(epochs=1, teacher="discovery")
     run = small_retrain(learned.run, small_scenes, tmp_path / "run", config)
     assert (
-        load(run, device="cpu").students.teacher == "discovery"
-        and load(taught, device="cpu").students.teacher == "mean"
+        load(run, device="cpu").students.teacher == "discovery" and load(taught, device="cpu").students.teacher == "all"
     )
-    kept = [np.load(path / "objects.npz")["objects"].tolist() for path in (run, taught)]
+    kept = [np.load(path / "objects.npz")["boxes"].tolist() for path in (run, taught)]
     assert kept[0] != kept[1]
     with pytest.raises(UsageError, match="unknown teacher 'best'"):
         small_retrain(learned.run, small_scenes, tmp_path / "other", CONFIG.with_(teacher="best"))

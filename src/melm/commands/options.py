@@ -72,7 +72,8 @@ def looking_options(command: Command) -> Command:
     for option in reversed(
         [
             click.option(
-                "--branch", help="discovery, 'localization 1' and so on, or mean; the method's own if not given."
+                "--branch",
+                help="discovery, 'localization 1' and so on, mean (of these) or all; the method's own if not given.",
             ),
             click.option(
                 "--views",

@@ -34,7 +34,7 @@ class DetectSettings:
     """How a detector speaks. What is None is the detector's own habit."""
 
     branch: str | None = (
-        None  # discovery, localization 1, 2, ..., mean (of these), or after retraining student and fused
+        None  # discovery, localization 1, 2, ..., mean (of these), all, or after retraining student and fused
     )
     views: str = "single"
     nms: float | None = None

@@ -55,9 +55,12 @@ def forward(network: Network, strength: float, regions: Regions, proposals: Prop
 def branches_of(config: LearnConfig) -> list[str]:
     """What can be asked for its opinion."""
     several = [f"localization {t + 1}" for t in range(config.settings.branches)]
-    return ["discovery", *(["mean"] if several else []), *several]
+    return ["discovery", *(["mean", "all"] if several else []), *several]
 
 
 def default_branch(config: LearnConfig) -> str:
-    """The branch that detects."""
-    return "discovery" if reads_discovery(config.method) or config.settings.branches == 0 else "mean"
+    """The branch that detects. On a frozen trunk the branches see the same features and differ in their faults: all of them
+    together measure better than those for localization alone, which detect in the paper (docs/results.md)."""
+    if reads_discovery(config.method) or config.settings.branches == 0:
+        return "discovery"
+    return "all" if config.trunk == "frozen" else "mean"

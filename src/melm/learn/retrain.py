@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from melm.boxes import iou, nms
+from melm.boxes import iou, nms, voted
 from melm.data import Source, read_tags
 from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError, one_of
@@ -44,7 +44,7 @@ class Lesson:
     maps: list[Tensor | None]
     boxes: list[Tensor]
     target: Tensor  # (n,) classes, K for background
-    weight: Tensor  # (n,) adds up to 1 for objects and to 1 for background
+    weight: Tensor  # (n,) adds up to 1 for objects and to 1 for background, if all objects are as sure as the mean
 
     def to(self, device: torch.device) -> Lesson:
         if device.type == "cpu":
@@ -58,13 +58,25 @@ class Lesson:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The pseudo-objects of an image."""
+
+    boxes: NDArray[np.float32]  # (P, 4)
+    classes: NDArray[np.intp]  # (P,)
+    sure: NDArray[np.float64]  # (P,) from 0 to 1: the share of the tag's score that lies around each
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
 class Lessons:
     """The images of a run with the objects that its teacher found, as the steps see them."""
 
     def __init__(
         self,
         ready: Ready,
-        objects: Sequence[NDArray[np.intp]],
+        objects: Sequence[Objects],
         maps: MapStore,
         config: RetrainConfig,
         normal_size: float,
@@ -73,6 +85,8 @@ class Lessons:
         self.images: TaggedImages = ready.images
         # an image without an object teaches nothing of where objects end
         self.useful = [i for i, found in enumerate(objects) if len(found)]
+        every = np.concatenate([np.zeros(0), *(found.sure for found in objects)])
+        self.mean_sure = max(float(every.mean()), 1e-9) if len(every) else 1.0
 
     def __len__(self) -> int:
         return len(self.useful)
@@ -86,23 +100,27 @@ class Lessons:
         """Boxes of two scales, drawn from seed, epoch and image: that of one of its objects, and another."""
         config, key = self.config, self.ready.keys[index]
         random = np.random.default_rng([config.seed, epoch, 1, index])
-        found = boxes_of(self.ready.proposals, key, self.images[index].path)
-        rows, classes = self.objects[index].T
+        found, objects = boxes_of(self.ready.proposals, key, self.images[index].path), self.objects[index]
         boxes = torch.from_numpy(found.boxes)
-        number = normal_scale(boxes, config.scales, max(found.width, found.height), self.normal_size).numpy()
-        seen = scales_of_step(int(number[rows[random.integers(len(rows))]]), len(config.scales), random)
-        overlap = iou(found.boxes, found.boxes[rows])  # (N, P)
+        number, of_object = (
+            normal_scale(these, config.scales, max(found.width, found.height), self.normal_size).numpy()
+            for these in (boxes, torch.from_numpy(objects.boxes))
+        )
+        seen = scales_of_step(int(of_object[random.integers(len(objects))]), len(config.scales), random)
+        overlap = iou(found.boxes, objects.boxes)  # (N, P)
         best, of = overlap.max(axis=1), overlap.argmax(axis=1)
         there = np.isin(number, seen)
         positive = some(random, (best >= config.object_iou) & there, config.positives)
-        close = (best >= config.near_iou) | (inside(found.boxes, found.boxes[rows]) >= config.part)
+        close = (best >= config.near_iou) | (inside(found.boxes, objects.boxes) >= config.part)
         near = some(random, (best < config.object_iou) & close & there, config.negatives // 2)
         anywhere = some(random, (best < config.object_iou) & there, config.negatives - config.negatives // 2)
         chosen = np.concatenate([positive, near, anywhere])
         background = len(self.images.classes)
-        target = np.concatenate([classes[of[positive]], np.full(len(near) + len(anywhere), background)])
+        target = np.concatenate([objects.classes[of[positive]], np.full(len(near) + len(anywhere), background)])
         is_object = target < background
         share = np.where(is_object, 1 / max(is_object.sum(), 1), 1 / max((~is_object).sum(), 1))
+        if config.weigh:
+            share = share * objects.sure[of[chosen]] / self.mean_sure
         by, order = by_scale(boxes[chosen], config.scales, found.width, found.height, self.normal_size)
         wanted = [s for s, of_scale in enumerate(by) if len(of_scale)]
         return Lesson(
@@ -286,8 +304,8 @@ def _objects(
     maps: MapStore,
     folder: RunFolder,
     processes: Processes,
-) -> list[NDArray[np.intp]]:
-    """The pseudo-objects of every image, (P, 2): proposals that the teacher takes for objects of a tag, and the tag's class."""
+) -> list[Objects]:
+    """The pseudo-objects of every image: what the teacher takes for objects of its tags."""
     path = folder.path / OBJECTS
     if processes.first and _kept(path) is None:
         found = []
@@ -296,9 +314,9 @@ def _objects(
                 classes = [teacher.classes.index(name) for name in image.tags if name not in image.unknown]
                 found.append(_objects_of(teacher, config, key, image.path, classes, ready.proposals, regions, maps))
                 steps.advance()
-        ends = np.cumsum([len(rows) for rows in found])
+        arrays = {name: np.concatenate([getattr(one, name) for one in found]) for name in ("boxes", "classes", "sure")}
         try:
-            write_whole(path, packed({"objects": np.concatenate(found), "ends": ends}))
+            write_whole(path, packed({**arrays, "ends": np.cumsum([len(one) for one in found])}))
         except OSError as error:
             raise MelmError(f"{path}: cannot be written ({error.strerror}). Make room and run again") from None
     processes.wait()
@@ -308,10 +326,11 @@ def _objects(
     return kept
 
 
-def _kept(path: Path) -> list[NDArray[np.intp]] | None:
+def _kept(path: Path) -> list[Objects] | None:
     try:
         with np.load(path, allow_pickle=False) as kept:
-            return np.split(kept["objects"], kept["ends"][:-1])
+            parts = [np.split(kept[name], kept["ends"][:-1]) for name in ("boxes", "classes", "sure")]
+            return [Objects(*one) for one in zip(*parts, strict=True)]
     except Exception:  # there is none, or it is damaged in one of the many ways a zip file can be
         return None
 
@@ -325,26 +344,32 @@ def _objects_of(
     proposals: ProposalStore,
     regions: RegionStore,
     maps: MapStore,
-) -> NDArray[np.intp]:
+) -> Objects:
     if not classes:
-        return np.zeros((0, 2), np.intp)
+        return Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.intp), np.zeros(0))
     found = boxes_of(proposals, key, path)
     branch = config.branch(default_branch(teacher.config))
     output = forward(teacher.network, teacher.strength, regions.regions(key), found)
     if teacher.students is not None:
         output, branch = teacher.students.judge(output, maps.get(key), found, key), "fused"
     scores = output.prob(branch).cpu().numpy()
-    rows = [[row, k] for k in classes for row in objects_of_tag(found.boxes, scores[:, k], config)]
-    return np.array(rows, np.intp)
+    of_tags = [objects_of_tag(found.boxes, scores[:, k], k, config) for k in classes]
+    return Objects(*(np.concatenate([getattr(one, name) for one in of_tags]) for name in ("boxes", "classes", "sure")))
 
 
-def objects_of_tag(boxes: NDArray[np.float32], scores: NDArray[np.float32], config: RetrainConfig) -> list[int]:
-    """The best box of a tag, and those apart from it, and from each other, that are nearly as good."""
-    best = int(scores.argmax())
-    if config.alike == 1:
-        return [best]
-    good = np.flatnonzero(scores >= config.alike * scores[best])
-    return [int(row) for row in good[nms(boxes[good], scores[good], config.apart_iou)]]
+def objects_of_tag(
+    boxes: NDArray[np.float32], scores: NDArray[np.float32], number: int, config: RetrainConfig
+) -> Objects:
+    """The best box of a tag of class `number`, and those apart from it, and from each other, that are nearly as good."""
+    rows = np.array([scores.argmax()])
+    if config.alike < 1:
+        good = np.flatnonzero(scores >= config.alike * scores.max())
+        rows = good[nms(boxes[good], scores[good], config.apart_iou)]
+    total = max(float(scores.sum(dtype=np.float64)), 1e-300)
+    around = iou(boxes[rows], boxes) >= config.object_iou  # (P, N)
+    sure = around @ scores.astype(np.float64) / total
+    placed = voted(boxes, scores, rows, config.vote) if config.vote else boxes[rows]
+    return Objects(placed.astype(np.float32), np.full(len(rows), number, np.intp), sure)
 
 
 def _save(folder: RunFolder, teacher: Learned, students: Students, learner: Learner, about: dict[str, Any]) -> None:

@@ -34,11 +34,15 @@ class RetrainConfig:
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
     teacher: str = "own"  # the branch of the run that teaches: the one that detects, or another by name
+    vote: float = (
+        0.6  # an object is the mean of the boxes that overlap the best one so much, by score; 0: it is that box
+    )
+    weigh: bool = True  # an object counts by how sure it is: the share of its tag's score that lies around it
     alike: float = (
         1.0  # share of the best score of a tag from which another box is an object of it, too; 1: the best alone
     )
     apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
-    teacher_weight: float = 0.1  # of log p of the teacher beside that of the student
+    teacher_weight: float = 0.2  # of log p of the teacher beside that of the student
     class_weight: float = 0.25  # of log p of its class stream, beside them
     evidence_weight: float = 0.25  # of the evidence, beside them
     optimizer: str = "adamw"
@@ -55,8 +59,8 @@ class RetrainConfig:
     def __post_init__(self) -> None:
         least = {"folds": 1, "epochs": 1, "accumulate": 1, "positives": 1, "negatives": 2, "hidden": 1, "seed": 0}
         check_fields(self, least)
-        if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1):
-            raise UsageError("alike is above 0 and at most 1, apart_iou from 0 to 1")
+        if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1 and 0 <= self.vote <= 1):
+            raise UsageError("alike is above 0 and at most 1, apart_iou and vote from 0 to 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
         if min(self.teacher_weight, self.class_weight, self.evidence_weight) < 0:

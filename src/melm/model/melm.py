@@ -46,11 +46,14 @@ class Output:
     fused: Tensor | None = None  # log of what student and teacher say together, (N, K)
 
     def prob(self, branch: str) -> Tensor:
-        """p(y, h) (N, K) by discovery, by `localization 1` and so on, by their mean, by the student, or by it and its teacher."""
+        """p(y, h) (N, K) by discovery, by `localization 1` and so on, by their mean, by all (the geometric mean of these and
+        discovery), by the student, or by it and its teacher."""
         if branch == "discovery":
             return self.log_prob.exp()
         if branch == "mean":
             return torch.stack([log_prob.exp() for log_prob in self.localized()]).mean(dim=0)[:, :-1]
+        if branch == "all":
+            return torch.stack([self.log_prob, *(p[:, :-1] for p in self.localized())]).mean(dim=0).exp()
         if branch == "student" and self.student is not None:
             return self.student.exp()[:, :-1]
         if branch == "fused" and self.fused is not None:
