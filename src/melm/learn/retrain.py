@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,15 @@ class Objects:
     def __len__(self) -> int:
         return len(self.boxes)
 
+    @staticmethod
+    def joined(several: Sequence[Objects]) -> Objects:
+        """Those of several tags or images, one after another."""
+        nothing = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.intp), np.zeros(0))
+        return Objects(*(np.concatenate([getattr(one, name) for one in (nothing, *several)]) for name in PARTS))
+
+
+PARTS = tuple(field.name for field in fields(Objects))
+
 
 class Lessons:
     """The images of a run with the objects that its teacher found, as the steps see them."""
@@ -85,7 +94,7 @@ class Lessons:
         self.images: TaggedImages = ready.images
         # an image without an object teaches nothing of where objects end
         self.useful = [i for i, found in enumerate(objects) if len(found)]
-        every = np.concatenate([np.zeros(0), *(found.sure for found in objects)])
+        every = Objects.joined(objects).sure
         self.mean_sure = max(float(every.mean()), 1e-9) if len(every) else 1.0
 
     def __len__(self) -> int:
@@ -314,7 +323,8 @@ def _objects(
                 classes = [teacher.classes.index(name) for name in image.tags if name not in image.unknown]
                 found.append(_objects_of(teacher, config, key, image.path, classes, ready.proposals, regions, maps))
                 steps.advance()
-        arrays = {name: np.concatenate([getattr(one, name) for one in found]) for name in ("boxes", "classes", "sure")}
+        every = Objects.joined(found)
+        arrays = {name: getattr(every, name) for name in PARTS}
         try:
             write_whole(path, packed({**arrays, "ends": np.cumsum([len(one) for one in found])}))
         except OSError as error:
@@ -329,7 +339,7 @@ def _objects(
 def _kept(path: Path) -> list[Objects] | None:
     try:
         with np.load(path, allow_pickle=False) as kept:
-            parts = [np.split(kept[name], kept["ends"][:-1]) for name in ("boxes", "classes", "sure")]
+            parts = [np.split(kept[name], kept["ends"][:-1]) for name in PARTS]
             return [Objects(*one) for one in zip(*parts, strict=True)]
     except Exception:  # there is none, or it is damaged in one of the many ways a zip file can be
         return None
@@ -346,15 +356,14 @@ def _objects_of(
     maps: MapStore,
 ) -> Objects:
     if not classes:
-        return Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.intp), np.zeros(0))
+        return Objects.joined([])
     found = boxes_of(proposals, key, path)
     branch = config.branch(default_branch(teacher.config))
     output = forward(teacher.network, teacher.strength, regions.regions(key), found)
     if teacher.students is not None:
         output, branch = teacher.students.judge(output, maps.get(key), found, key), "fused"
     scores = output.prob(branch).cpu().numpy()
-    of_tags = [objects_of_tag(found.boxes, scores[:, k], k, config) for k in classes]
-    return Objects(*(np.concatenate([getattr(one, name) for one in of_tags]) for name in ("boxes", "classes", "sure")))
+    return Objects.joined([objects_of_tag(found.boxes, scores[:, k], k, config) for k in classes])
 
 
 def objects_of_tag(
