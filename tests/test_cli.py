@@ -7,6 +7,7 @@ import pytest
 
 import melm as package
 from conftest import melm, save_scenes
+from melm.commands.learning import learning_config
 
 COMMANDS = ["check", "proposals"]
 
@@ -119,3 +120,20 @@ def test_output_into_a_closed_pipe(tmp_path):
     photos = save_scenes(tmp_path / "photos", 2)
     shell = f"{sys.executable} -m melm check {photos} --all | true"
     assert "Traceback" not in subprocess.run(["bash", "-c", shell], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "boxes"),
+    [
+        ({}, ("edge-boxes", 800)),
+        ({"max_boxes": 300}, ("edge-boxes", 300)),
+        ({"proposal_method": "edge-boxes"}, ("edge-boxes", 800)),
+        ({"proposal_method": "selective-search"}, ("selective-search", 2000)),
+        ({"proposal_method": "selective-search", "max_boxes": 300}, ("selective-search", 300)),
+    ],
+)
+def test_what_is_not_said_of_proposals_is_the_presets(given, boxes):
+    options = dict.fromkeys(("backbone", "weights", "weights_sha256", "file", "file_boxes", "method"))
+    options |= {"proposal_method": None, "max_boxes": None, "preset": "fast", "changes": (), **given}
+    config, ready_made = learning_config(options, {})
+    assert (config.proposals.method, config.proposals.max_boxes) == boxes and ready_made is None

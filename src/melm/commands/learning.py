@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,11 @@ def learning_options(command: Command) -> Command:
             ),
             click.option("--file", type=click.Path(path_type=Path), help="Boxes somebody made: .mat, .npz or .pkl."),
             click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes."),
-            click.option("--max-boxes", type=int, help="Most boxes per image.  [default: 2000]"),
+            click.option(
+                "--max-boxes",
+                type=int,
+                help="Most boxes per image; the preset's if not given, 2000 with other --proposals.",
+            ),
             click.option(
                 "--basis",
                 type=click.Path(path_type=Path),
@@ -65,11 +70,13 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
         raise UsageError(f"--proposals {method} takes no --file")
     if method == "file" and not file:
         raise UsageError("--proposals file needs --file")
-    settings = {"method": method, "max_boxes": most}
-    if any(value is not None for value in settings.values()):
-        changes["proposals"] = ProposalSettings(**{k: v for k, v in settings.items() if v is not None})  # type: ignore[arg-type]
     preset = one_of("preset", options.pop("preset"), PRESETS)
     config = learn_config(preset, options.pop("method"), changes)
+    method = "file" if file else method
+    proposals = config.proposals if method in (None, config.proposals.method) else ProposalSettings(method)
+    if most is not None:
+        proposals = replace(proposals, max_boxes=most)
+    config = replace(config, proposals=proposals)
     return config, ReadyMade(file, file_boxes) if file else None
 
 
