@@ -50,7 +50,7 @@ from melm.learn.retrain import retrain
 from melm.learn.run_folder import versions
 from melm.learn.students import RetrainConfig
 from melm.learn.train import features, train
-from melm.measure.evaluation import Comparison, Evaluation, Subject, by_seed, comparisons, evaluate
+from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
 from melm.measure.subjects import placed, subject_of_run
 from melm.measure.truth import read_truth
 from melm.progress import Steps, duration
@@ -354,7 +354,7 @@ def _measure(
     images = placed(truth, read_tags(source))
     truth = truth.only(images.classes)
     started = time.monotonic()
-    subjects: list[tuple[int, Subject]] = []
+    of_seed: dict[int, list[Evaluation]] = {}
     for run in recipe.runs:
         for seed in recipe.seeds:
             settings = DetectSettings(branch=run.branch, vote=measure.vote, max_boxes=0)
@@ -362,12 +362,12 @@ def _measure(
             subject = subject_of_run(
                 _folder(out, run.of, seed), name, truth, images, settings, workers=workers, device=device
             )
-            subjects.append((seed, replace(subject, method=run.name)))
-    of_seed: dict[int, list[Evaluation]] = {}
-    with Steps("measuring", len(subjects)) as steps:
-        for seed, subject in subjects:
-            of_seed.setdefault(seed, []).append(evaluate(subject, truth, images))
-            steps.advance()
+            with Steps(f"{name}: measuring", 2) as steps:
+                evaluation = evaluate(replace(subject, method=run.name), truth, images)
+                steps.advance()
+                # small, so that memory does not grow with the runs
+                of_seed.setdefault(seed, []).append(evaluation.sample(truth, measure.draws).small())
+                steps.advance()
     every = [evaluation for evaluations in of_seed.values() for evaluation in evaluations]
     against: list[Comparison] = []
     for evaluations in of_seed.values():

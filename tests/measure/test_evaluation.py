@@ -139,6 +139,11 @@ def test_two_subjects_are_compared_by_the_paired_bootstrap(images):
     pair = [evaluate(Subject(n, d), TRUTH, images) for n, d in (("truth", of_truth(TRUTH)), ("none", {}))]
     (result,) = comparisons(pair, TRUTH, resamples=50)
     assert result.measures["CorLoc"].difference == result.measures["mAP VOC07"].difference == -1
+    small = [evaluation.sample(TRUTH, 50).small() for evaluation in pair]
+    assert not any(evaluation.subject.detections for evaluation in small)
+    (again,) = comparisons(small, TRUTH, resamples=50)
+    assert again.as_dict() == result.as_dict()
+    assert json.dumps([e.as_dict() for e in small]) == json.dumps([e.as_dict() for e in pair])
     assert result.as_dict()["measures"]["CorLoc"]["interval_95"] == [-1, -1]
     text = Report("title", pair, {}, [result]).text()
     assert "none less truth is -100.0" in text and "could be chance" not in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -62,6 +62,12 @@ class AveragePrecision:
 
     def per_class(self) -> dict[str, float]:
         return {c.name: c.ap for c in self.classes}
+
+    def without_curves(self) -> AveragePrecision:
+        """The figures alone."""
+        nothing, none = np.zeros(0), np.zeros(0, bool)
+        classes = (replace(c, scores=nothing, right=none, precision=nothing, recall=nothing) for c in self.classes)
+        return replace(self, classes=tuple(classes))
 
 
 def average_precision(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -16,7 +16,7 @@ from melm.detect.detections import Detections
 from melm.measure.average_precision import RULES, AveragePrecision, average_precision
 from melm.measure.classification import Classification, classification
 from melm.measure.coco import CocoMeasures, coco_measures
-from melm.measure.compare import Bootstrap, Spread, bootstrap_corloc, over_seeds, paired, sampled_ap
+from melm.measure.compare import Bootstrap, Sampled, Spread, bootstrap_corloc, over_seeds, paired, sampled_ap
 from melm.measure.corloc import CorLoc, corloc
 from melm.measure.error_analysis import ErrorAnalysis, analyse_errors
 from melm.measure.pointing import TOLERANCE, Pointing, pointing
@@ -53,10 +53,23 @@ class Evaluation:
     classification: Classification
     best_boxes: ErrorAnalysis  # of the best box of each tag
     top_boxes: ErrorAnalysis  # of as many detections of each class as it has objects
+    sampled: Sampled | None = None  # mAP VOC07 on images drawn anew, once that was asked for
 
     @property
     def name(self) -> str:
         return self.subject.name
+
+    def sample(self, truth: Truth, resamples: int) -> Evaluation:
+        """The same with mAP on images drawn anew, which comparisons need."""
+        if self.sampled is not None:
+            return self
+        found = {id: d for id, d in self.subject.detections.items() if id not in truth.left_out}
+        return replace(self, sampled=sampled_ap(truth, found, resamples=resamples))
+
+    def small(self) -> Evaluation:
+        """The same with neither detections nor curves, which take the memory: every figure is there still."""
+        precision = {rule: result.without_curves() for rule, result in self.precision.items()}
+        return replace(self, subject=replace(self.subject, detections={}), precision=precision)
 
     def summary(self) -> dict[str, float]:
         """The figures that stand for the rest, by the names that tables give them."""
@@ -216,16 +229,15 @@ def comparisons(
     sampled = []
     with Steps("drawing images anew", len(evaluations)) as steps:
         for evaluation in evaluations if len(evaluations) > 1 else ():
-            found = {id: d for id, d in evaluation.subject.detections.items() if id not in truth.left_out}
-            sampled.append(sampled_ap(truth, found, resamples=resamples))
+            sampled.append(evaluation.sample(truth, resamples))
             steps.advance()
     result = []
-    for one, other in combinations(range(len(sampled)), 2):
-        if one and not every_two:
+    for first, second in combinations(sampled, 2):
+        if first is not sampled[0] and not every_two:
             break
-        first, second = evaluations[one], evaluations[other]
+        assert first.sampled is not None and second.sampled is not None
         measures = {
-            "mAP VOC07": paired(sampled[one], sampled[other]),
+            "mAP VOC07": paired(first.sampled, second.sampled),
             "CorLoc": bootstrap_corloc(first.corloc, second.corloc, resamples=resamples),
         }
         result.append(Comparison(first.name, second.name, measures))
