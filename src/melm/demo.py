@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from melm.data import Source, read_image, read_tags
 from melm.data.scenes import write_scenes
 from melm.detect.detections import Detections
@@ -22,10 +19,10 @@ from melm.learn.train import train
 from melm.measure.average_precision import average_precision
 from melm.measure.corloc import CorLoc, corloc
 from melm.measure.of_run import Seen, look_at
-from melm.measure.truth import Truth, read_truth
+from melm.measure.truth import read_truth
 from melm.progress import Steps, duration
 from melm.proposals import ProposalSettings, make_proposals
-from melm.show.drawings import contact_sheet, draw_detections
+from melm.show.drawings import contact_sheet, draw_detections, save_jpeg
 from melm.show.tables import table
 from melm.workers import available_cores
 
@@ -129,24 +126,7 @@ def _draw(outcomes: dict[str, Outcome], photos: Path, folder: Path) -> str:
     for name, outcome in outcomes.items():
         drawn = []
         for image in images:
-            best = _best_of_tags(outcome.detections[image.id], image.tags)
-            drawn.append(draw_detections(read_image(image.path), best, 0.0, _in_order_of(best, truth, image.id)))
-        sheet = contact_sheet(drawn, columns=4, width=1600)
-        Image.fromarray(sheet).save(folder / f"{name.lower()}.jpg", quality=90)
+            best = outcome.detections[image.id].only(truth.classes).best_of(image.tags)
+            drawn.append(draw_detections(read_image(image.path), best, 0.0, truth.images[image.id]))
+        save_jpeg(contact_sheet(drawn, columns=4, width=1600), folder / f"{name.lower()}.jpg")
     return " and ".join(str(folder / f"{name.lower()}.jpg") for name in outcomes)
-
-
-def _best_of_tags(found: Detections, tags: tuple[str, ...]) -> Detections:
-    first = [np.flatnonzero(found.classes == found.names.index(name))[:1] for name in tags]
-    return found[np.concatenate(first)]
-
-
-def _in_order_of(found: Detections, truth: Truth, id: str) -> Any:
-    """True boxes with their classes as the detections number them."""
-    true = truth.images[id]
-    number = np.array([found.names.index(name) for name in truth.classes])
-
-    class Numbered:
-        boxes, classes = true.boxes, number[true.classes]
-
-    return Numbered

@@ -66,6 +66,13 @@ def test_by_score_and_class(found):
     assert found.class_names() == ["cat", "dog", "dog", "cat"]
 
 
+def test_the_best_of_some_classes(found):
+    assert found.best_of(["dog", "cow", "cat"]).boxes.tolist() == BOXES[[1, 0]].tolist()  # of equal scores, the first
+    assert len(found.best_of([])) == 0 and len(no_detections(found.names, 30, 20).best_of(["cat"])) == 0
+    with pytest.raises(MelmError, match="Did you mean 'cow'"):
+        found.best_of(["cwo"])
+
+
 def test_an_unknown_class_is_named(found):
     with pytest.raises(MelmError, match=r"'cwo'.*Did you mean 'cow'"):
         found.of("cwo")

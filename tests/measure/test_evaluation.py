@@ -13,6 +13,7 @@ from measure_scenes import NAMES, found, objects, of_truth
 import melm
 from learners import log_of, small_arguments, weights_of
 from melm.data import Source, read_tags
+from melm.data.images import read_image
 from melm.data.records import TaggedImage, TaggedImages
 from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
@@ -25,6 +26,7 @@ from melm.measure.of_run import SeenStore, look_at
 from melm.measure.subjects import names_for
 from melm.measure.truth import Truth, read_truth
 from melm.proposals import ProposalSettings, ProposalStore, make_proposals
+from melm.show.drawings import TRUE, WRONG
 from melm.show.evaluation_report import Report, escaped
 
 TRUTH = Truth(
@@ -254,6 +256,10 @@ def test_a_run_and_a_file_are_compared_and_drawn(learned, small_scenes, shared_c
         "errors.png",
         "confusion.png",
     }
+    sheets = [read_image(path) for path in plots.rglob("examples.jpg")]
+    assert len(sheets) == 2 and (sheets[0] == sheets[1]).mean() > 0.99  # the file holds what the run says
+    for colour in (WRONG, TRUE):
+        assert (np.abs(sheets[0].astype(int) - colour).max(axis=2) < 60).any()
 
 
 def test_some_classes_and_a_bad_image(learned, own_scenes, copied_cache, command, tmp_path):

@@ -52,6 +52,13 @@ class Detections:
         """Those of one class."""
         return self[self.classes == self.names.index(one_of("class", name, self.names))]
 
+    def best_of(self, names: Sequence[str]) -> Detections:
+        """The best of each of some classes, in this order; none of a class that was not found."""
+        best = ranked(self.boxes, self.scores)
+        classes = self.classes[best]
+        first = [best[classes == self.names.index(one_of("class", name, self.names))][:1] for name in names]
+        return self[np.concatenate([np.zeros(0, np.intp), *first])]
+
     def only(self, names: tuple[str, ...]) -> Detections:
         """Those of some classes, numbered as these are; of a name that the detector does not know there are none."""
         if names == self.names:

@@ -102,6 +102,16 @@ def save_drawing(
         raise MelmError(f"{path}: cannot be written ({error.strerror})") from None
 
 
+def save_jpeg(picture: NDArray[np.uint8], path: Path) -> None:
+    data = io.BytesIO()
+    Image.fromarray(picture).save(data, "JPEG", quality=92, subsampling=0)  # thin lines keep their colours
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data.getvalue())
+    except OSError as error:
+        raise MelmError(f"{path}: cannot be written ({error.strerror})") from None
+
+
 def contact_sheet(images: Sequence[NDArray[np.uint8]], columns: int = 4, width: int = 1600) -> NDArray[np.uint8]:
     """Many pictures on one white sheet, `width` pixels wide, in rows from left to right."""
     gap = max(1, width // 200)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 from collections.abc import Sequence
 from itertools import groupby
@@ -15,11 +14,9 @@ from PIL import Image, ImageDraw
 
 from melm.boxes import Boxes, iou
 from melm.data.images import read_image
-from melm.errors import MelmError
-from melm.files import write_whole
 from melm.measure.truth import Truth
 from melm.measure.watching import Look
-from melm.show.drawings import TRUE, Colour, class_colour
+from melm.show.drawings import TRUE, Colour, class_colour, save_jpeg
 from melm.show.fonts import fitted_text, font_for
 
 LIKELY, LEARNED, DARK, FRAME = (64, 128, 255), (255, 255, 255), (24, 24, 24), (208, 208, 208)
@@ -89,7 +86,7 @@ def write_strips(looks: Sequence[Look], folder: Path, truth: Truth | None) -> li
                 (folder / f"evolution-{name}.jpg", evolution_strip(image, shown, _objects(truth, id, tag))),
                 (folder / f"cliques-{name}.jpg", clique_strip(image, shown)),
             ):
-                _save(strip, path)
+                save_jpeg(strip, path)
                 paths.append(path)
     return paths
 
@@ -183,13 +180,3 @@ def _objects(truth: Truth | None, id: str, tag: str) -> Boxes | None:
     true = truth.images[id]
     objects: Boxes = true.boxes[true.classes == truth.classes.index(tag)]
     return objects
-
-
-def _save(strip: NDArray[np.uint8], path: Path) -> None:
-    data = io.BytesIO()
-    Image.fromarray(strip).save(data, "JPEG", quality=92, subsampling=0)  # thin lines keep their colours
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data.getvalue())
-    except OSError as error:
-        raise MelmError(f"{path}: cannot be written ({error.strerror})") from None
