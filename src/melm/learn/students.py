@@ -34,13 +34,9 @@ class RetrainConfig:
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
     teacher: str = "own"  # the branch of the run that teaches: the one that detects, or another by name
-    vote: float = (
-        0.6  # an object is the mean of the boxes that overlap the best one so much, by score; 0: it is that box
-    )
+    vote: float = 0.6  # an object is the mean of the boxes that overlap the best so much, by score; 0: it is the best
     weigh: bool = True  # an object counts by how sure it is: the share of its tag's score that lies around it
-    alike: float = (
-        1.0  # share of the best score of a tag from which another box is an object of it, too; 1: the best alone
-    )
+    alike: float = 1.0  # share of a tag's best score from which another box is an object of it, too; 1: the best alone
     apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
     teacher_weight: float = 0.2  # of log p of the teacher beside that of the student
     class_weight: float = 0.25  # of log p of its class stream, beside them
