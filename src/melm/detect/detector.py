@@ -70,6 +70,17 @@ class Detector:
         return self.learned.config
 
     @property
+    def overlap(self) -> float:
+        """Above which the weaker of two boxes of a class goes."""
+        own = NMS["discovery" if self.branch == "discovery" else "localization"]
+        return own if self.settings.nms is None else self.settings.nms
+
+    @property
+    def vote(self) -> float:
+        """The overlap from which boxes have a voice in where a found one ends; 0 for none."""
+        return VOTE[self.config.trunk] if self.settings.vote is None else self.settings.vote
+
+    @property
     def proposal_settings(self) -> ProposalSettings:
         """How proposals are made for an image that has none yet: as they were for learning."""
         settings = self.config.proposals
@@ -93,13 +104,8 @@ class Detector:
 
     def chosen(self, scores: NDArray[np.float32], proposals: Proposals) -> Detections:
         """What is left of scores (N, K) after suppression and voting."""
-        settings = self.settings
-        overlap = (
-            NMS["discovery" if self.branch == "discovery" else "localization"] if settings.nms is None else settings.nms
-        )
-        vote = VOTE[self.config.trunk] if settings.vote is None else settings.vote
-        size = proposals.width, proposals.height
-        found = suppressed(proposals.boxes, scores, self.classes, *size, overlap, settings.min_score, vote)
+        settings, size = self.settings, (proposals.width, proposals.height)
+        found = suppressed(proposals.boxes, scores, self.classes, *size, self.overlap, settings.min_score, self.vote)
         return found.best(settings.max_boxes) if settings.max_boxes else found
 
     def scores(self, pixels: Pixels, proposals: Proposals, branch: str | None = None) -> NDArray[np.float32]:

@@ -1,0 +1,123 @@
+"""`melm label`: boxes for images that have tags, on disk as they come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from melm.data.records import TaggedImage, TaggedImages
+from melm.detect.detections import Detections, no_detections
+from melm.detect.detector import Detector, branch_scores
+from melm.detect.labels import LABELS, LabelledImage, LabelsFile, tag_boxes
+from melm.detect.run import Looking, about
+from melm.errors import MelmError, UsageError, did_you_mean
+from melm.progress import Steps
+from melm.proposals import ProposalSettings, ReadyMade, make_proposals, settings_for_file
+
+BATCH = (
+    64  # images whose proposals are made before they are labelled: what is held in memory does not grow with the data
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSettings:
+    """How boxes become labels."""
+
+    # Share of a tag's best score from which another box is an object of it, too. At 0.6 the labels of VOC 2007 val had the best
+    # F1 of 0.2 to 1 (docs/labels.md); 1 keeps the best box alone.
+    alike: float = 0.6
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alike <= 1:
+            raise UsageError(f"--alike is {self.alike}; above 0 and at most 1 was expected")
+
+
+@dataclass
+class Labelled:
+    """What became of the images."""
+
+    path: Path
+    images: int = 0
+    failed: list[str] = field(default_factory=list)  # what was wrong with images that could not be read
+    strange: Counter[str] = field(default_factory=Counter)  # tags that the detector did not learn -> images
+
+
+def label_images(
+    detector: Detector,
+    images: TaggedImages,
+    out: Path,
+    settings: LabelSettings | None = None,
+    *,
+    proposals_file: ReadyMade | None = None,
+    workers: int = 1,
+    overwrite: bool = False,
+    each: Callable[[LabelledImage], None] = lambda image: None,
+) -> Labelled:
+    """Labels of all images in `out`/labels.jsonl, going on where it stopped."""
+    settings = settings or LabelSettings()
+    require_tags(detector, images)
+    boxes = settings_for_file(ProposalSettings("file"), proposals_file) if proposals_file else None
+    looking = Looking(detector, boxes)
+    result = Labelled(out / LABELS)
+    known = set(detector.classes)
+    decides = {**about(detector, looking), **asdict(settings)}
+    with LabelsFile(out, detector.classes, decides, overwrite=overwrite) as file:
+        waiting = [image for image in images if image.id not in file.done]
+        with Steps("labelling", len(images), done=len(images) - len(waiting)) as steps:
+            for start in range(0, len(waiting), BATCH):
+                some = waiting[start : start + BATCH]
+                made = make_proposals(some, looking.proposals, workers, proposals_file)
+                for image, proposals in zip(some, made, strict=True):
+                    if proposals.key is None:
+                        result.failed.append(str(proposals.error))
+                    else:
+                        labelled = label_one(looking, image, proposals.key, settings)
+                        file.append(labelled)
+                        each(labelled)
+                    steps.advance()
+    for image in images:
+        result.strange.update(set(image.tags) - known)
+    result.images = len(images) - len(result.failed)
+    return result
+
+
+def label_one(looking: Looking, image: TaggedImage, key: str, settings: LabelSettings) -> LabelledImage:
+    """The labels of an image that has proposals."""
+    detector, found = looking.detector, looking.found(key, image.path)
+    tags = tuple(tag for tag in image.tags if tag in detector.classes)
+    if not tags:
+        nothing = no_detections(detector.classes, found.width, found.height)
+        return LabelledImage(image.id, image.path, tags, nothing, np.zeros(0, bool))
+    numbers = [detector.classes.index(tag) for tag in tags]
+    if len(found):
+        outputs, found = looking.outputs(key, image.path)
+        scores = np.mean([branch_scores(output, detector.branch)[:, numbers] for output in outputs], axis=0)
+        overlap, vote = detector.overlap, detector.vote
+        of_tags = [tag_boxes(found.boxes, scores[:, k], overlap, vote, settings.alike) for k in range(len(tags))]
+    else:  # an image without a proposal: the object is somewhere in it, and nothing more is known
+        whole = np.array([[0, 0, found.width, found.height]], np.float32)
+        of_tags = [(whole, np.zeros(1, np.float32))] * len(tags)
+    places, sure = (np.concatenate(parts) for parts in zip(*of_tags, strict=True))
+    counts = [len(of_tag[1]) for of_tag in of_tags]
+    best = np.concatenate([np.arange(count) == 0 for count in counts])
+    classes = np.repeat(np.array(numbers, np.intp), counts)
+    labels = Detections(places, sure, classes, detector.classes, found.width, found.height)
+    return LabelledImage(image.id, image.path, tags, labels, best)
+
+
+def require_tags(detector: Detector, images: TaggedImages) -> None:
+    """Refuses data none of whose tags the detector learned; that would be a data set of something else."""
+    if not any(image.tags for image in images):
+        raise MelmError(
+            f"{images.root}: no image has a tag, and labels are the boxes of tags. `melm detect` finds objects without tags"
+        )
+    if not any(tag in detector.classes for image in images for tag in image.tags):
+        tag = next(image.tags[0] for image in images if image.tags)
+        raise MelmError(
+            f"{images.root}: none of its tags was learned; {tag!r} is one.{did_you_mean(tag, detector.classes)} "
+            f"The run knows {', '.join(detector.classes)}"
+        )

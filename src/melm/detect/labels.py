@@ -1,0 +1,114 @@
+"""Pseudo-labels: the boxes of an image's own tags, how sure each is, and the file they are kept in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from melm.boxes import nms, voted
+from melm.detect.detections import Detections
+from melm.detect.lines import damaged, exact, line_of, parsed
+from melm.detect.results import LinesFile, classes_beside, read_settings, settings_beside, whole_lines
+from melm.errors import MelmError
+
+LABELS = "labels.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledImage:
+    """One image with the boxes of its tags."""
+
+    id: str
+    path: Path
+    tags: tuple[str, ...]
+    found: Detections  # of the tags alone; `scores` are confidences
+    best: NDArray[
+        np.bool_
+    ]  # (M,) whether a box is the best of its tag: there because a tag is a promise, however unsure
+
+    @property
+    def doubt(self) -> float:
+        """From 0 to 1: how unsure the least sure of its tags is. An image that shows nothing has none."""
+        return 1 - float(self.found.scores[self.best].min()) if self.best.any() else 0.0
+
+
+def tag_boxes(
+    boxes: NDArray[np.float32], scores: NDArray[np.float32], overlap: float, vote: float, alike: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The objects of one tag (M, 4) among proposals (N, 4) with scores (N,), and how sure each is (M,), best first.
+
+    Suppression with `overlap`, voting with `vote`; the best is always an object, and others with at least the share `alike` of
+    its score. How sure: an object's share of its score and those of all that are none, so that one place without a rival
+    is 1 and one among ten like it 0.1. Of nine ways to tell it foretold best which labels are right (docs/labels.md).
+    """
+    kept = nms(boxes, scores, overlap)
+    values = scores[kept].astype(np.float64)
+    chosen = values >= alike * values[0]
+    rest = values[~chosen].sum()
+    sure = values[chosen] / np.maximum(values[chosen] + rest, 1e-30)
+    places = voted(boxes, scores, kept[chosen], vote) if vote else boxes[kept[chosen]]
+    return places, sure.astype(np.float32)
+
+
+class LabelsFile(LinesFile):
+    """`FOLDER/labels.jsonl`, written image by image."""
+
+    def __init__(
+        self, folder: Path, names: Sequence[str], settings: Mapping[str, Any], *, overwrite: bool = False
+    ) -> None:
+        self.names = tuple(names)
+        settings = {**settings, "classes": list(self.names)}
+        super().__init__(folder / LABELS, settings, self._id, overwrite=overwrite)
+
+    def append(self, image: LabelledImage) -> None:
+        record = json.loads(line_of(image.id, str(image.path), image.found))
+        record |= {"tags": image.tags, "best": image.best.tolist(), "doubt": exact(np.float32(image.doubt))}
+        self.append_line(image.id, json.dumps(record, separators=(",", ":")).encode() + b"\n")
+
+    def _id(self, path: Path, number: int, line: bytes) -> str:
+        return parsed_label(path, number, line, self.names).id
+
+
+class Labels:
+    """The images of a labels file, the most doubtful first. Only their places in the file are held in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / LABELS if path.is_dir() else path
+        if not self.path.is_file():
+            raise MelmError(f"{self.path}: there is no such file; `melm label RUN DATA --out FOLDER` writes it")
+        self.classes = classes_beside(self.path)
+        self.settings = read_settings(settings_beside(self.path)) or {}
+        doubts, starts, at = [], [], 0
+        for number, line in whole_lines(self.path):
+            doubts.append(parsed_label(self.path, number, line, self.classes).doubt)
+            starts.append(at)
+            at += len(line)
+        order = np.argsort(-np.array(doubts, np.float32), kind="stable")
+        self._numbers, self._starts = order + 1, np.array(starts, np.int64)[order]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[LabelledImage]:
+        with self.path.open("rb") as file:
+            for number, start in zip(self._numbers.tolist(), self._starts.tolist(), strict=True):
+                file.seek(start)
+                yield parsed_label(self.path, number, file.readline(), self.classes)
+
+
+def parsed_label(path: Path, number: int, line: bytes, names: tuple[str, ...]) -> LabelledImage:
+    """The image of a line; `path` and `number` are for the words of an error."""
+    id, file, found = parsed(path, number, line, names)
+    record = json.loads(line)
+    tags, best = record.get("tags"), record.get("best")
+    if not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
+        raise damaged(path, number, "tags should be a list of texts")
+    if not (isinstance(best, list) and len(best) == len(found) and all(isinstance(b, bool) for b in best)):
+        raise damaged(path, number, "best should be true or false for every box")
+    return LabelledImage(id, Path(file), tuple(tags), found, np.array(best, bool))
