@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from melm.boxes import nms, voted
 from melm.detect.detections import Detections
-from melm.detect.lines import damaged, exact, line_of, parsed
+from melm.detect.lines import damaged, line_of, parsed
 from melm.detect.results import LinesFile, classes_beside, read_settings, settings_beside, whole_lines
 from melm.errors import MelmError
 
@@ -68,7 +68,7 @@ class LabelsFile(LinesFile):
 
     def append(self, image: LabelledImage) -> None:
         record = json.loads(line_of(image.id, str(image.path), image.found))
-        record |= {"tags": image.tags, "best": image.best.tolist(), "doubt": exact(np.float32(image.doubt))}
+        record |= {"tags": image.tags, "best": image.best.tolist(), "doubt": round(image.doubt, 6)}
         self.append_line(image.id, json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
     def _id(self, path: Path, number: int, line: bytes) -> str:
