@@ -1,46 +1,109 @@
-"""`melm run`."""
+"""`melm run`: from tags to labels and a report, or everything a recipe says."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from melm.commands.options import named_data_options, source_of, workers_option
+from melm.commands.labelling import export_options, exports_of
+from melm.commands.learning import learning_config, learning_options
+from melm.commands.options import reading_options, source_of, taken, workers_option
+from melm.errors import UsageError
+
+READING = {"format", "split", "images", "classes", "background", "limit"}
+OF_RECIPE = {"recipe", "path", "data", "out", "basis", "device", "workers", *READING}  # what goes with one
 
 
 @click.command()
+@click.argument("path", metavar="[DATA]", type=click.Path(path_type=Path), required=False)
+@click.option("--data", type=click.Path(path_type=Path), help="The same as DATA.")
+@reading_options
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/NAME-OF-THE-DATA]")
+@learning_options
+@click.option("--epochs", type=int, help="Times every image is seen; the preset's if not given.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option(
-    "--recipe", type=click.Path(path_type=Path), required=True, metavar="FILE", help="What to learn and measure."
+    "--retrain/--no-retrain",
+    default=False,
+    show_default=True,
+    help="Learn on from what was found, with the network's last stages: better boxes, for about three times the work.",
 )
-@named_data_options
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/NAME-OF-THE-RECIPE]")
+@export_options
+@click.option("--overwrite", is_flag=True, help="Start everything in OUT anew.")
 @click.option(
-    "--basis",
-    type=click.Path(path_type=Path),
-    metavar="RUN",
-    help="Read images as this earlier run does, so that what is stored for it serves again.",
+    "--recipe", type=click.Path(path_type=Path), metavar="FILE", help="Learn and measure what FILE says instead."
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @workers_option
-def run(recipe: Path, out: Path | None, basis: Path | None, device: str, workers: int, **options: Any) -> int:
-    """Learn and measure everything a recipe says, on data that has boxes to measure against. The same command goes on where it
-    was stopped.
+@click.pass_context
+def run(context: click.Context, /, path: Path | None, data: Path | None, out: Path | None, **options: Any) -> int:
+    """Do the whole job on the tagged images of DATA: check them, learn a detector, label every image, write a report.
+
+    Everything is in OUT: the detector, OUT/labels and OUT/report.html. The same command goes on where it was stopped.
+
+    With --recipe: learn and measure everything a recipe says, on data that has boxes to measure against.
 
     \b
     Example:
+      melm run photos/ --out runs/birds
+      melm run photos/ --out runs/birds --retrain --to yolo
       melm run --recipe recipes/voc2007-trainval-melm.toml --data VOCdevkit/VOC2007
     """
+    if (path is None) == (data is None):
+        raise UsageError("name the data set once: melm run DATA --out FOLDER")
+    options["data"] = place = path or data
+    assert place is not None
+    recipe = options.pop("recipe")
+    if recipe is not None:
+        return _recipe(context, recipe, out, options)
+    from melm.learn.students import RetrainConfig
+    from melm.tags_to_boxes import REPORT, next_steps, tags_to_boxes
+
+    changes = {name: options.pop(name) for name in ("epochs", "seed")}
+    if changes["epochs"] is None:
+        del changes["epochs"]
+    else:
+        changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)
+    exports = exports_of(options)
+    config, ready_made = learning_config(options, changes)
+    source = source_of(options)
+    out = out or Path("runs") / place.absolute().stem
+    again = RetrainConfig(seed=config.seed) if options.pop("retrain") else None
+    labelled = tags_to_boxes(
+        source,
+        out,
+        config,
+        again=again,
+        exports=exports,
+        proposals_file=ready_made,
+        say=lambda text: print(text, flush=True),
+        **taken(options, "basis", "device", "workers", "overwrite", "skip_bad"),
+    )
+    for text in labelled.failed:
+        print(f"left out: {text}", file=sys.stderr)
+    print(f"\nDone. Open {out / REPORT} in a browser. Then:")
+    for words, command in next_steps(out, place):
+        print(f"  {command}\n      {words}")
+    return 0
+
+
+def _recipe(context: click.Context, recipe: Path, out: Path | None, options: dict[str, Any]) -> int:
     from melm.recipe import read_recipe, run_recipe
 
+    given = [
+        name
+        for name in context.params
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE and name not in OF_RECIPE
+    ]
+    if given:
+        raise UsageError(f"--{given[0].replace('_', '-')}: what a recipe learns stands in its file, {recipe}")
     run_recipe(
         read_recipe(recipe),
         source_of(options),
         out or Path("runs") / recipe.stem,
-        basis=basis,
-        device=device,
-        workers=workers,
         say=lambda text: print(text, flush=True),
+        **taken(options, "basis", "device", "workers"),
     )
     return 0

@@ -20,6 +20,7 @@ from melm.workers import for_each
 OUTSIDE = 1.0  # pixels a box may reach over the edge: tools count pixels differently
 TINY = 32  # pixels: the side under which nothing can be found
 BACKGROUND_NAMES = {"background", "_background", "none", "nothing", "negative", "negatives", "empty", "other"}
+UNUSABLE = ("missing file", "unreadable image")  # problems of single images, which learning can do without
 ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 
 

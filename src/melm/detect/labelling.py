@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,14 +12,9 @@ from melm.data.records import TaggedImage, TaggedImages
 from melm.detect.detections import Detections, no_detections
 from melm.detect.detector import Detector, branch_scores
 from melm.detect.labels import LABELS, LabelledImage, LabelsFile, tag_boxes
-from melm.detect.run import Looking, about
+from melm.detect.run import Looking, about, with_proposals
 from melm.errors import MelmError, UsageError, did_you_mean
-from melm.progress import Steps
-from melm.proposals import ProposalSettings, ReadyMade, make_proposals, settings_for_file
-
-BATCH = (
-    64  # images whose proposals are made before they are labelled: what is held in memory does not grow with the data
-)
+from melm.proposals import ProposalSettings, ReadyMade, settings_for_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,6 @@ def label_images(
     proposals_file: ReadyMade | None = None,
     workers: int = 1,
     overwrite: bool = False,
-    each: Callable[[LabelledImage], None] = lambda image: None,
 ) -> Labelled:
     """Labels of all images in `out`/labels.jsonl, going on where it stopped."""
     settings = settings or LabelSettings()
@@ -63,24 +56,14 @@ def label_images(
     boxes = settings_for_file(ProposalSettings("file"), proposals_file) if proposals_file else None
     looking = Looking(detector, boxes)
     result = Labelled(out / LABELS)
-    known = set(detector.classes)
     decides = {**about(detector, looking), **asdict(settings)}
-    with LabelsFile(out, detector.classes, decides, overwrite=overwrite) as file:
+    tags = {image.id: known_tags(detector, image) for image in images}
+    with LabelsFile(out, detector.classes, decides, tags, overwrite=overwrite) as file:
         waiting = [image for image in images if image.id not in file.done]
-        with Steps("labelling", len(images), done=len(images) - len(waiting)) as steps:
-            for start in range(0, len(waiting), BATCH):
-                some = waiting[start : start + BATCH]
-                made = make_proposals(some, looking.proposals, workers, proposals_file)
-                for image, proposals in zip(some, made, strict=True):
-                    if proposals.key is None:
-                        result.failed.append(str(proposals.error))
-                    else:
-                        labelled = label_one(looking, image, proposals.key, settings)
-                        file.append(labelled)
-                        each(labelled)
-                    steps.advance()
+        for image, key in with_proposals("labelling", looking, waiting, result.failed, workers, proposals_file):
+            file.append(label_one(looking, image, key, settings))
     for image in images:
-        result.strange.update(set(image.tags) - known)
+        result.strange.update(set(image.tags) - set(detector.classes))
     result.images = len(images) - len(result.failed)
     return result
 
@@ -88,16 +71,20 @@ def label_images(
 def label_one(looking: Looking, image: TaggedImage, key: str, settings: LabelSettings) -> LabelledImage:
     """The labels of an image that has proposals."""
     detector, found = looking.detector, looking.found(key, image.path)
-    tags = tuple(tag for tag in image.tags if tag in detector.classes)
+    tags = known_tags(detector, image)
     if not tags:
         nothing = no_detections(detector.classes, found.width, found.height)
         return LabelledImage(image.id, image.path, tags, nothing, np.zeros(0, bool))
     numbers = [detector.classes.index(tag) for tag in tags]
     if len(found):
         outputs, found = looking.outputs(key, image.path)
-        scores = np.mean([branch_scores(output, detector.branch)[:, numbers] for output in outputs], axis=0)
-        overlap, vote = detector.overlap, detector.vote
-        of_tags = [tag_boxes(found.boxes, scores[:, k], overlap, vote, settings.alike) for k in range(len(tags))]
+        scores, discovered = (
+            np.mean([branch_scores(output, branch)[:, numbers] for output in outputs], axis=0)
+            for branch in (detector.branch, "discovery")
+        )
+        present = discovered.sum(axis=0, dtype=np.float64)  # P(y)
+        rules = detector.overlap, detector.vote, settings.alike
+        of_tags = [tag_boxes(found.boxes, scores[:, k], float(present[k]), *rules) for k in range(len(tags))]
     else:  # an image without a proposal: the object is somewhere in it, and nothing more is known
         whole = np.array([[0, 0, found.width, found.height]], np.float32)
         of_tags = [(whole, np.zeros(1, np.float32))] * len(tags)
@@ -107,6 +94,11 @@ def label_one(looking: Looking, image: TaggedImage, key: str, settings: LabelSet
     classes = np.repeat(np.array(numbers, np.intp), counts)
     labels = Detections(places, sure, classes, detector.classes, found.width, found.height)
     return LabelledImage(image.id, image.path, tags, labels, best)
+
+
+def known_tags(detector: Detector, image: TaggedImage) -> tuple[str, ...]:
+    """Those that the detector learned."""
+    return tuple(tag for tag in image.tags if tag in detector.classes)
 
 
 def require_tags(detector: Detector, images: TaggedImages) -> None:

@@ -15,7 +15,7 @@ from melm.boxes import nms, voted
 from melm.detect.detections import Detections
 from melm.detect.lines import damaged, line_of, parsed
 from melm.detect.results import LinesFile, classes_beside, read_settings, settings_beside, whole_lines
-from melm.errors import MelmError
+from melm.errors import MelmError, UsageError
 
 LABELS = "labels.jsonl"
 
@@ -39,30 +39,43 @@ class LabelledImage:
 
 
 def tag_boxes(
-    boxes: NDArray[np.float32], scores: NDArray[np.float32], overlap: float, vote: float, alike: float
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    present: float,
+    overlap: float,
+    vote: float,
+    alike: float,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The objects of one tag (M, 4) among proposals (N, 4) with scores (N,), and how sure each is (M,), best first.
 
     Suppression with `overlap`, voting with `vote`; the best is always an object, and others with at least the share `alike` of
-    its score. How sure: an object's share of its score and those of all that are none, so that one place without a rival
-    is 1 and one among ten like it 0.1. Of nine ways to tell it foretold best which labels are right (docs/labels.md).
+    its score. How sure: that the tag is right at all (`present`, the detector's own P(y) of the image), times the object's share
+    of its score and those of all places that are none: a place without a rival has 1, one among ten like it 0.1. How well that
+    foretells which labels are right: docs/labels.md.
     """
     kept = nms(boxes, scores, overlap)
     values = scores[kept].astype(np.float64)
     chosen = values >= alike * values[0]
     rest = values[~chosen].sum()
-    sure = values[chosen] / np.maximum(values[chosen] + rest, 1e-30)
+    sure = min(present, 1.0) * values[chosen] / np.maximum(values[chosen] + rest, 1e-30)
     places = voted(boxes, scores, kept[chosen], vote) if vote else boxes[kept[chosen]]
     return places, sure.astype(np.float32)
 
 
 class LabelsFile(LinesFile):
-    """`FOLDER/labels.jsonl`, written image by image."""
+    """`FOLDER/labels.jsonl`, written image by image. `tags` are those that images have now, by id: labels of other tags are
+    refused."""
 
     def __init__(
-        self, folder: Path, names: Sequence[str], settings: Mapping[str, Any], *, overwrite: bool = False
+        self,
+        folder: Path,
+        names: Sequence[str],
+        settings: Mapping[str, Any],
+        tags: Mapping[str, tuple[str, ...]],
+        *,
+        overwrite: bool = False,
     ) -> None:
-        self.names = tuple(names)
+        self.names, self.tags = tuple(names), tags
         settings = {**settings, "classes": list(self.names)}
         super().__init__(folder / LABELS, settings, self._id, overwrite=overwrite)
 
@@ -72,7 +85,14 @@ class LabelsFile(LinesFile):
         self.append_line(image.id, json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
     def _id(self, path: Path, number: int, line: bytes) -> str:
-        return parsed_label(path, number, line, self.names).id
+        image = parsed_label(path, number, line, self.names)
+        now = self.tags.get(image.id, image.tags)
+        if sorted(now) != sorted(image.tags):
+            before, after = (", ".join(tags) or "nothing" for tags in (image.tags, now))
+            raise UsageError(
+                f"{path}: {image.id!r} was labelled as {before}, and is {after} now. --overwrite starts anew"
+            )
+        return image.id
 
 
 class Labels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -101,18 +101,32 @@ def detect_images(
     failed: list[str] = []
     with ResultsFile(out, detector.classes, about(detector, looking), overwrite=overwrite) as results:
         waiting = [image for image in images if image.id not in results.done]
-        with Steps("proposals", len(waiting)) as steps:
-            done = make_proposals(waiting, looking.proposals, workers, proposals_file, steps.advance)
-        with Steps("detecting", len(waiting)) as steps:
-            for image, result in zip(waiting, done, strict=True):
-                if result.key is None:
-                    failed.append(str(result.error))
-                else:
-                    found = looking.detect(result.key, image.path)
-                    results.append(image.id, str(image.path), found)
-                    each(image, found)
-                steps.advance()
+        for image, key in with_proposals("detecting", looking, waiting, failed, workers, proposals_file):
+            found = looking.detect(key, image.path)
+            results.append(image.id, str(image.path), found)
+            each(image, found)
     return failed
+
+
+def with_proposals(
+    doing: str,
+    looking: Looking,
+    images: Sequence[TaggedImage],
+    failed: list[str],
+    workers: int = 1,
+    proposals_file: ReadyMade | None = None,
+) -> Iterator[tuple[TaggedImage, str]]:
+    """Makes the proposals of all images, then gives each with its key, telling the progress; what is wrong with the others
+    goes to `failed`."""
+    with Steps("proposals", len(images)) as steps:
+        done = make_proposals(images, looking.proposals, workers, proposals_file, steps.advance)
+    with Steps(doing, len(images)) as steps:
+        for image, result in zip(images, done, strict=True):
+            if result.key is None:
+                failed.append(str(result.error))
+            else:
+                yield image, result.key
+            steps.advance()
 
 
 def about(detector: Detector, looking: Looking) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from melm.learn.model_file import Learned, load_model
 from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
-from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
+from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
 from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.student import by_scale
 from melm.model.trunks import FrozenTrunk, normal_scale
@@ -295,7 +295,7 @@ def _about(
         "retrained": config.as_dict(),
         "teacher": tensors_digest([found[name] for name in sorted(found)]),
         "classes": list(teacher.classes),
-        "data": {"path": str(source.path), "split": source.split, "images": len(ready.images)},
+        "data": data_record(source, len(ready.images)),
         "data_digest": data_digest(ready.images, ready.keys),
         "basis": None,
         "left_out": list(ready.left_out),

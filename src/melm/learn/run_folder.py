@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from melm.data import Source
 from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError
 from melm.files import lock, write_whole
@@ -39,6 +40,20 @@ def data_digest(images: TaggedImages, keys: Sequence[str]) -> str:
     for image, key in zip(images, keys, strict=True):
         digest.update(json.dumps([image.id, key, image.tags, image.unknown]).encode())
     return digest.hexdigest()
+
+
+def data_record(source: Source, images: int) -> dict[str, Any]:
+    """Where the data lay and how it was read, for people and for reports; what it was is in its digest."""
+    return {
+        "path": str(source.path),
+        "format": source.format,
+        "split": source.split,
+        "image_folder": None if source.images is None else str(source.images),
+        "classes": source.classes,
+        "background": source.background,
+        "limit": source.limit,
+        "images": images,
+    }
 
 
 def tensors_digest(tensors: Sequence[torch.Tensor]) -> str:

@@ -19,7 +19,7 @@ from melm.learn.network import build_network
 from melm.learn.presets import LearnConfig, learn_config
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
-from melm.learn.run_folder import RunFolder, data_digest, device_name, tensors_digest, versions
+from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import ReadyMade
 
@@ -132,7 +132,7 @@ def about_run(
     return {
         "config": config.as_dict(),
         "classes": list(ready.images.classes),
-        "data": {"path": str(source.path), "split": source.split, "images": len(ready.images)},
+        "data": data_record(source, len(ready.images)),
         "data_digest": data_digest(ready.images, ready.keys),
         "basis": tensors_digest(basis) if basis else None,  # None: fitted to these images
         "left_out": list(ready.left_out),
