@@ -22,6 +22,7 @@ MAY_READ_BOXES = {
     "commands",
     "demo",
     "recipe",
+    "tags_to_boxes",
     "__main__",
     "__init__",
 }  # what reads data, or comes after learning
@@ -58,7 +59,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_folder_imports_only_folders_before_it(path):
     here = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if here in ("cli", "commands", "demo", "recipe", "__main__", "__init__"):
+    if here in ("cli", "commands", "demo", "recipe", "tags_to_boxes", "__main__", "__init__"):
         return
     assert here in ORDER or here in EVERYWHERE, f"{path}: a new room; give it its place in the order"
     for module, name in imports(path):

@@ -4,6 +4,7 @@ import melm
 
 melm.train("photos/", out="runs/birds")
 found = melm.load("runs/birds")("photo.jpg")  # Detections: boxes, scores, classes
+melm.label("runs/birds", "photos/", to=["yolo"])  # the boxes of the tags, for another tool
 melm.evaluate("runs/birds", "photos-with-boxes/").summary()
 """
 
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from melm.learn.presets import learn_config
     from melm.learn.train import train
     from melm.measure.subjects import measure as evaluate
+    from melm.show.report import write_report as report
+    from melm.tags_to_boxes import label
 
 try:
     __version__ = version("melm")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["DetectSettings", "Detections", "Source", "evaluate", "learn_config", "load", "train"]
+__all__ = ["DetectSettings", "Detections", "Source", "evaluate", "label", "learn_config", "load", "report", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -42,6 +45,14 @@ def __getattr__(name: str) -> Any:
         from melm.measure.subjects import measure
 
         return measure
+    if name == "label":
+        from melm.tags_to_boxes import label
+
+        return label
+    if name == "report":
+        from melm.show.report import write_report
+
+        return write_report
     if name == "learn_config":
         from melm.learn.presets import learn_config
 

@@ -13,13 +13,15 @@ import click
 
 import melm
 from melm.commands.data import check, proposals
-from melm.commands.detecting import demo, detect
+from melm.commands.detecting import demo, detect, scenes
+from melm.commands.labelling import label
 from melm.commands.learning import features, presets, retrain, train
 from melm.commands.measuring import evaluate
+from melm.commands.reporting import report
 from melm.commands.running import run
 from melm.errors import MelmError, UsageError, did_you_mean
 
-RESUMABLE = ("proposals", "features", "train", "retrain", "detect", "evaluate", "run", "demo")
+RESUMABLE = ("proposals", "features", "train", "retrain", "detect", "label", "evaluate", "run", "demo")
 
 
 class Commands(click.Group):
@@ -41,16 +43,31 @@ def cli() -> None:
 
     \b
     Example:
-      melm check photos/            what is in a folder of tagged images, and what is wrong with it
-      melm train photos/ --out run  learn a detector from the tags
-      melm detect run new-photos/   find things with it
-      melm evaluate run --data VOC  measure it on data that has boxes
-      melm run --recipe FILE        learn and measure a whole table of results
-      melm demo                     all of it on a generated data set, in minutes
+      melm check photos/                    what is in a folder of tagged images, and what is wrong with it
+      melm run photos/ --out run            learn a detector from the tags, label every image, write a report
+      melm label run photos/ --to yolo      the boxes for another tool
+      melm detect run new-photos/ --out o   find things with it where there are no tags
+      melm evaluate run --data VOC2007      measure it on data that has boxes
+      melm run --recipe FILE --data DATA    learn and measure a whole table of results
+      melm demo                             all of it on a generated data set, in minutes
     """
 
 
-for command in (check, proposals, presets, features, train, retrain, detect, evaluate, run, demo):
+for command in (
+    run,
+    check,
+    proposals,
+    presets,
+    features,
+    train,
+    retrain,
+    label,
+    report,
+    detect,
+    evaluate,
+    scenes,
+    demo,
+):
     cli.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""`melm detect` and `melm demo`."""
+"""`melm detect`, `melm scenes` and `melm demo`."""
 
 from __future__ import annotations
 
@@ -121,6 +121,27 @@ def detect(
         print(f"error: {text}", file=sys.stderr)
     print(f"{len(images) - len(failed):,} images in {out}" + (f", {len(failed):,} failed" if failed else ""))
     return 1 if failed else 0
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--images", type=click.IntRange(min=1), default=300, show_default=True, help="Images in train.")
+@click.option("--test-images", type=click.IntRange(min=1), default=60, show_default=True, help="Images in test.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other seeds, other scenes.")
+def scenes(folder: Path, images: int, test_images: int, seed: int) -> int:
+    """Draw the demo's data set into FOLDER: scenes of creatures, their tags, and the boxes to measure against.
+
+    \b
+    Example:
+      melm scenes creatures
+      melm run creatures/train-tags.csv --out runs/creatures
+    """
+    from melm.data.scenes import write_scenes
+
+    write_scenes(folder, images, test_images, seed)
+    print(f"{images:,} images in {folder / 'train'}, {test_images:,} in {folder / 'test'}")
+    print("their tags are train-tags.csv and test-tags.csv beside them, their boxes train.json and test.json")
+    return 0
 
 
 @click.command()

@@ -27,9 +27,9 @@ OF_RECIPE = {"recipe", "path", "data", "out", "basis", "device", "workers", *REA
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option(
     "--retrain/--no-retrain",
-    default=False,
-    show_default=True,
-    help="Learn on from what was found, with the network's last stages: better boxes, for about three times the work.",
+    default=None,
+    help="Learn on from what was found, with the network's last stages: better boxes, for two to three times the work.  "
+    "[default: yes, on a frozen trunk]",
 )
 @export_options
 @click.option("--overwrite", is_flag=True, help="Start everything in OUT anew.")
@@ -48,7 +48,7 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
     \b
     Example:
       melm run photos/ --out runs/birds
-      melm run photos/ --out runs/birds --retrain --to yolo
+      melm run photos/ --out runs/birds --no-retrain --to yolo
       melm run --recipe recipes/voc2007-trainval-melm.toml --data VOCdevkit/VOC2007
     """
     if (path is None) == (data is None):
@@ -70,12 +70,17 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
     config, ready_made = learning_config(options, changes)
     source = source_of(options)
     out = out or Path("runs") / place.absolute().stem
-    again = RetrainConfig(seed=config.seed) if options.pop("retrain") else None
+    again = options.pop("retrain")
+    if again and config.trunk != "frozen":
+        raise UsageError(
+            f"--retrain: only a frozen trunk can be retrained, and that of preset {config.preset} learns along"
+        )
+    again = config.trunk == "frozen" if again is None else again
     labelled = tags_to_boxes(
         source,
         out,
         config,
-        again=again,
+        again=RetrainConfig(seed=config.seed) if again else None,
         exports=exports,
         proposals_file=ready_made,
         say=lambda text: print(text, flush=True),

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
 import json
-import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from melm.detect.detections import Detections
 from melm.detect.lines import Result, exact
 from melm.errors import MelmError, UsageError
-from melm.files import whole_file
+from melm.export.text_files import DECIMALS, PlainLines, as_melm_error, beside, whole_text
 
 HELD_LINES = 20_000  # of the comp4 files, before they are appended; one open file per class could be too many
-DECIMALS = 9  # of a sum: takes away the 36.199999999999996 of 48.3 - 12.1
 
 
 def write_table(results: Iterable[Result], path: Path) -> None:
     """CSV with a line per box. An image where nothing was found has none."""
-    with _whole_text(path) as file:
-        rows = csv.writer(_PlainLines(file))
+    with whole_text(path) as file:
+        rows = csv.writer(PlainLines(file))
         rows.writerow(["image", "file", "class", "score", "x1", "y1", "x2", "y2"])
         for id, name, found in results:
             rows.writerows([id, name, label, score, *box] for label, score, box in _each(found))
-
-
-class _PlainLines:
-    """What csv writes, with lines that end in a line feed alone: asked for those, csv would leave a carriage return in a name
-    without quotes, and a reader would take it for the end of the line."""
-
-    def __init__(self, file: TextIO) -> None:
-        self.file = file
-
-    def write(self, row: str) -> int:
-        return self.file.write(row.removesuffix("\r\n") + "\n")
 
 
 def write_coco_results(
@@ -52,7 +35,7 @@ def write_coco_results(
 
     With no mapping, `image_id` is the image's id and `category_id` the class's name, both as text.
     """
-    with _whole_text(path) as file:
+    with whole_text(path) as file:
         between = "[\n"
         for id, _, found in results:
             image = id if image_ids is None else _mapped("image", id, image_ids)
@@ -72,12 +55,12 @@ def write_comp4(results: Iterable[Result], folder: Path, split: str, names: Sequ
     (where it ends) is 1 to 10.
     """
     require_comp4_names(names, split)
-    beside = folder / _beside("comp4")
+    place = beside(folder / "comp4")
     held: dict[str, list[str]] = {name: [] for name in names}
     count = 0
-    with _as_melm_error(folder):
+    with as_melm_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        beside.mkdir()
+        place.mkdir()
         try:
             for id, _, found in results:
                 if not id or id.split() != [id]:
@@ -89,14 +72,14 @@ def write_comp4(results: Iterable[Result], folder: Path, split: str, names: Sequ
                     held[label].append(f"{id} {score} {' '.join(map(str, one))}\n")
                 count += len(found)
                 if count >= HELD_LINES:
-                    _append(beside, split, held)
+                    _append(place, split, held)
                     count = 0
-            _append(beside, split, held)
+            _append(place, split, held)
             for name in names:
                 file = comp4_name(split, name)
-                (beside / file).replace(folder / file)
+                (place / file).replace(folder / file)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def comp4_name(split: str, name: str) -> str:
@@ -128,24 +111,3 @@ def _mapped(what: str, name: str, numbers: Mapping[str, int]) -> int:
     if name not in numbers:
         raise MelmError(f"the {what} {name!r} has no number in the data set these results are written for")
     return numbers[name]
-
-
-def _beside(name: str) -> str:
-    return f".{name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-
-
-@contextlib.contextmanager
-def _whole_text(path: Path) -> Iterator[TextIO]:
-    """A file that is at `path` only when all of it is."""
-    with _as_melm_error(path), whole_file(path) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-        yield text
-        text.detach()  # flushes, and leaves the file open
-
-
-@contextlib.contextmanager
-def _as_melm_error(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise MelmError(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,173 @@
+"""A learned detector as one forward pass that can be traced: an image and its proposals in, scores out.
+
+The layers, the branches and the pure functions are the detector's own; what cannot be traced is in `onnx_operators`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from melm.detect.detector import Detector
+from melm.errors import UsageError
+from melm.export.onnx_operators import (
+    MaxRoiPool,
+    in_deviations,
+    in_order,
+    larger,
+    log_sigmoid,
+    means,
+    region_weights,
+    resized,
+    size_of,
+    sized_when_run,
+)
+from melm.learn.students import Students
+from melm.model.branches import Regions, Scores
+from melm.model.cliques import Cliques
+from melm.model.melm import MELM, Output
+from melm.model.student import Student
+from melm.model.trunks import FrozenTrunk, normal_scale
+
+
+class Scorer(nn.Module):
+    """What `Detector.scores` gives for one view: scores (N, K) of the branch that detects."""
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        if len(detector.views()) > 1:
+            raise UsageError(
+                f"a detector of one view was expected, not of views = {detector.settings.views}: use single"
+            )
+        if next(detector.network.parameters()).device.type != "cpu":
+            raise UsageError('the detector is not on the CPU, where it is traced: load it with device="cpu"')
+        network, settings = detector.network, detector.config.settings
+        self.branch, self.strength, self.method = detector.branch, detector.learned.strength, settings
+        self.scale = detector.views()[0][0]
+        self.melm = Detecting(network.melm)
+        self.backbone = sized_when_run(network.trunk.backbone)
+        self.frozen = network.trunk if isinstance(network.trunk, FrozenTrunk) else None
+        self.students: Students | None = detector.students if self.branch in ("fused", "student") else None
+        if self.frozen is None and settings.reads_surround:
+            raise UsageError(
+                f"{detector.learned.path}: the frame and the ring of each box are pooled with a hole in them, and ONNX has no "
+                "operator for that on a trunk that learned along. Learn on a frozen trunk (--preset fast), or without surround, "
+                "branch_sees_surround and contrast_weight"
+            )
+        self.reads = ["image", "boxes"]
+        self.reads += ["prior"] if settings.prior_weight else []
+        self.reads += ["score"] if settings.score_weight else []
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """`given` as `reads` names them: bytes of an upright RGB image (H, W, 3), boxes (N, 4), their prior and score (N,)."""
+        named = dict(zip(self.reads, given, strict=True))
+        image, boxes, prior, score = (named.get(name) for name in ("image", "boxes", "prior", "score"))
+        assert image is not None and boxes is not None
+        frozen = self.frozen
+        regions = self.frozen_regions(frozen, image, boxes) if frozen else self.tuned_regions(image, boxes)
+        previous = None
+        if self.method.feedback == "previous":
+            previous = self.melm(regions, boxes, prior, self.strength, score=score).objectness
+        output: Output = self.melm(regions, boxes, prior, self.strength, previous, score)
+        if self.students is not None:
+            output = self.judged(self.students, output, image, boxes)
+        return output.prob(self.branch)
+
+    def small(self, image: Tensor, scale: int) -> tuple[Tensor, Tensor]:
+        """The image at a scale as the backbone takes it, (1, 3, h, w), and how much smaller boxes are there, (4,)."""
+        pixels = resized(image, scale)
+        return self.backbone.normalise(pixels)[None], (size_of(pixels).double() / size_of(image)).float().repeat(2)
+
+    def frozen_regions(self, trunk: FrozenTrunk, image: Tensor, boxes: Tensor) -> Regions:
+        """As `FrozenTrunk.look`."""
+        size = size_of(image)
+        best = normal_scale(boxes, trunk.scales, larger(size), trunk.normal_size)  # type: ignore[arg-type]
+        rows, seen = [], []
+        for s, scale in enumerate(trunk.scales):
+            small, shrink = self.small(image, scale)
+            map = self.backbone.trunk(small)[0].permute(1, 2, 0)  # (h, w, C)
+            rows.append(torch.nonzero(best == s)[:, 0])
+            weights = region_weights(boxes[rows[-1]] * shrink, map, self.backbone.stride)
+            seen.append(means((map - trunk.mean) @ trunk.basis, weights))
+        box, frame, ring = in_order(rows, seen).chunk(3, dim=1)
+        whole = (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= size).all(dim=1)
+        return Regions(box, frame, torch.where(whole[:, None], frame, ring))
+
+    def tuned_regions(self, image: Tensor, boxes: Tensor) -> Regions:
+        """As `TunedTrunk.look`."""
+        assert self.scale is not None
+        small, shrink = self.small(image, self.scale)
+        size, stride = self.backbone.pooled_size, self.backbone.stride
+        return Regions(MaxRoiPool.apply(self.backbone.trunk(small), boxes * shrink, size, 1 / stride))  # type: ignore[no-untyped-call]
+
+    def judged(self, students: Students, output: Output, image: Tensor, boxes: Tensor) -> Output:
+        """As `Students.judge`, of an image that nobody learned from."""
+        config, size = students.config, size_of(image)
+        stem = self.backbone.split()[0]
+        best = normal_scale(boxes, config.scales, larger(size), students.normal_size)  # type: ignore[arg-type]
+        rows: list[Tensor] = []
+        seen: list[list[Tensor]] = [[] for _ in students.students]
+        for s, scale in enumerate(config.scales):
+            map = stem(self.small(image, scale)[0])[0].permute(1, 2, 0)  # (h, w, M)
+            rows.append(torch.nonzero(best == s)[:, 0])
+            small = torch.round(size.double() * scale / larger(size).double()).clamp(min=1)  # as `by_scale` rounds
+            there = boxes[rows[-1]] * (small / size).float().repeat(2)
+            weights = region_weights(there, map, self.backbone.stride)
+            for student, parts in zip(students.students, seen, strict=True):
+                assert isinstance(student, Student)
+                parts.append(means(student.reduce(student.tail(map)), weights))
+        said = []
+        for student, parts in zip(students.students, seen, strict=True):
+            assert isinstance(student, Student)
+            said.append(F.softmax(student.of_class(student.neck(in_order(rows, parts))), dim=1))  # (N, K+1)
+        log_prob = torch.stack(said).mean(dim=0).clamp(min=1e-30).log()
+        fused = (
+            log_prob[:, :-1]
+            + config.teacher_weight * output.prob(students.teacher).clamp(min=1e-30).log()
+            + config.class_weight * F.log_softmax(output.scores.class_logits, dim=1)
+            + config.evidence_weight * (output.evidence - output.evidence.max())[:, None]
+        )
+        return replace(output, student=log_prob, fused=fused)
+
+
+class Detecting(MELM):
+    """MELM where it detects: no score depends on the cliques, so every proposal is left alone."""
+
+    def __init__(self, learned: MELM) -> None:
+        nn.Module.__init__(self)  # no new layers: the learned ones serve
+        self.config, self.neck = learned.config, learned.neck
+        self.discovery, self.localization = learned.discovery, learned.localization
+
+    def partition(self, proposals: Tensor, log_prob: Tensor) -> Cliques:
+        return Unchanged(proposals, proposals, len(proposals))
+
+    def prob_of(self, scores: Scores) -> Tensor:
+        """The same without log(1 - p), which only the loss needs and a trace cannot follow."""
+        if self.config.scoring == "joint":
+            return super().prob_of(scores)
+        assert scores.location_logits is not None
+        logits = scores.class_logits
+        of_class = log_sigmoid(logits) if logits.shape[1] == 1 else F.log_softmax(logits, dim=1)
+        return of_class + F.log_softmax(scores.location_logits, dim=0)
+
+    def evidence(self, pooled: Regions, score: Tensor | None) -> Tensor:
+        """The same without a choice by value."""
+        evidence = torch.zeros_like(pooled.box.flatten(1)[:, 0])
+        if self.config.contrast_weight:
+            assert pooled.ring is not None
+            alike = F.cosine_similarity(pooled.box.flatten(1), pooled.ring.flatten(1), dim=1)
+            evidence = evidence + self.config.contrast_weight * in_deviations(-alike)
+        if self.config.score_weight:
+            assert score is not None
+            evidence = evidence + self.config.score_weight * in_deviations(score)
+        return evidence
+
+
+class Unchanged(Cliques):
+    """In the place of cliques where none are needed."""
+
+    def mean(self, values: Tensor) -> Tensor:
+        return values
