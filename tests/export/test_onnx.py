@@ -72,9 +72,11 @@ def detector_of(method="MELM", classes=("a", "b", "c"), branch=None, **changes):
     config = small_config(method, **{"scales": (64, 96), **changes})
     torch.manual_seed(0)
     network = build_network(config, len(classes)).eval()
-    pixels, proposals = EXAMPLES[0]
-    if config.trunk == "frozen":
-        network.trunk.fit(network.trunk.look_wide(pixels, torch.from_numpy(proposals.boxes)))
+    if config.trunk == "frozen":  # as if it had been fitted
+        pixels, proposals = EXAMPLES[1]
+        seen = network.trunk.look_wide(pixels, torch.from_numpy(proposals.boxes))
+        network.trunk.mean.copy_(seen.mean(dim=0))
+        network.trunk.basis.normal_().div_(seen.std(dim=0).norm())
     for parameter in [*network.melm.discovery.parameters(), *network.melm.localization.parameters()]:
         parameter.data.normal_(std=0.3)
     learned = Learned(Path("run"), {}, config, classes, network, strength=0.3)
@@ -84,7 +86,7 @@ def detector_of(method="MELM", classes=("a", "b", "c"), branch=None, **changes):
 # What was written anew gives what its original gives.
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     width=st.integers(1, 300),
     height=st.integers(1, 300),
@@ -109,8 +111,9 @@ def test_means_by_shares_are_means_by_sums(height, width, count, seed):
     torch.testing.assert_close(ours, torch.cat(trunks.means(map, boxes, 16), dim=1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [(64, 96), (65, 97), (66, 95), (7, 1)])
-@pytest.mark.parametrize("name", ["lite0", "lite2"])
+@pytest.mark.parametrize(
+    ("name", "size"), [("lite0", (64, 95)), ("lite0", (65, 98)), ("lite0", (7, 1)), ("lite2", (33, 50))]
+)
 def test_layers_that_read_the_size_when_they_run(name, size):
     backbone = build_backbone(name).eval()
     image = torch.randn(1, 3, *size)
@@ -181,7 +184,9 @@ def test_the_file_gives_the_detectors_scores(which, runtime, exporting, small_sc
     assert f"{path}: " in said.stdout and f"opset 17, branch {detector.branch}" in said.stdout
     assert "compared with PyTorch on 4 images with 300, 40, 1, " in said.stdout
 
-    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     reads = [wanted.name for wanted in session.get_inputs()]
     # the mean of localization branches makes no use of the prior, and this method has no score
     assert reads == ["image", "boxes", "prior", "score"][: 2 if which == "tuned" else 4]
@@ -206,12 +211,14 @@ def test_the_file_gives_the_detectors_scores(which, runtime, exporting, small_sc
     assert sorted(each.name for each in path.parent.iterdir()) == ["it.onnx", "it.onnx.json"]
 
 
-def test_every_branch_of_a_retrained_run(taught, runtime):
-    for branch in ("student", "discovery"):
-        detector = melm.load(taught, DetectSettings(branch), "cpu")
-        model, card = onnx_model.to_onnx(detector, opset=20)
-        assert card["branch"] == branch and card["opset"] == 20
-        assert onnx_parity.compared(detector, model, EXAMPLES).difference < 1e-4
+@pytest.mark.parametrize("branch", ["student", "fused", "all"])
+def test_every_branch_of_a_retrained_run(taught, branch):
+    detector = melm.load(taught, DetectSettings(branch), "cpu")
+    scorer = Scorer(detector).eval()
+    for example in EXAMPLES[1:]:
+        with torch.no_grad():
+            ours = scorer(*map(torch.from_numpy, inputs_of(example, scorer.reads).values())).numpy()
+        np.testing.assert_allclose(ours, detector.scores(*example), rtol=1e-4)
 
 
 def spoiled(model):
@@ -225,19 +232,17 @@ def spoiled(model):
 
 
 def test_other_scores_are_an_error_and_no_file(learned, runtime, exporting, tmp_path, monkeypatch):
-    exported = onnx_model.to_onnx(melm.load(learned.run, device="cpu"))
+    exported = onnx_model.to_onnx(melm.load(learned.run, device="cpu"), opset=20)
     path = tmp_path / "it.onnx"
     monkeypatch.setattr(onnx_model, "to_onnx", lambda detector, opset: (spoiled(exported[0]), dict(exported[1])))
+    path.write_bytes(b"one that passed")
     said = exporting(learned.run, "--onnx", path)
     assert said.returncode == 1 and not said.stdout
     assert said.stderr.startswith(f"melm: {path}: not written. Scores of ONNX Runtime and PyTorch differ by up to ")
     assert "at most 0.0001 of it was expected (--tolerance)" in said.stderr
-    assert list(tmp_path.iterdir()) == []
-
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"one that passed"
     assert exporting(learned.run, "--onnx", path, "--tolerance", 1).returncode == 0  # a user may know better
-    passed = path.read_bytes()
-    assert exporting(learned.run, "--onnx", path).returncode == 1
-    assert path.read_bytes() == passed  # what was there stays
+    assert len(path.read_bytes()) > 10_000_000
 
     monkeypatch.setattr(onnx_model, "to_onnx", lambda detector, opset: (b"no model", dict(exported[1])))
     said = exporting(learned.run, "--onnx", path)

@@ -83,7 +83,7 @@ def write_strips(looks: Sequence[Look], folder: Path, truth: Truth | None) -> li
             image = read_image(here or Path(shown[-1].file)) if image is None else image
             name = file_name(id, tag)
             for path, strip in (
-                (folder / f"evolution-{name}.jpg", evolution_strip(image, shown, _objects(truth, id, tag))),
+                (folder / f"evolution-{name}.jpg", evolution_strip(image, shown, true_boxes_of(truth, id, tag))),
                 (folder / f"cliques-{name}.jpg", clique_strip(image, shown)),
             ):
                 save_jpeg(strip, path)
@@ -173,7 +173,7 @@ def _side_by_side(panels: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     return np.pad(np.concatenate(spaced, axis=1), ((0, 0), (0, GAP), (0, 0)), constant_values=255)
 
 
-def _objects(truth: Truth | None, id: str, tag: str) -> Boxes | None:
+def true_boxes_of(truth: Truth | None, id: str, tag: str) -> Boxes | None:
     """The true boxes of a tag, difficult ones and crowds too, as for CorLoc; None where they are not known."""
     if truth is None or id not in truth.images or tag not in truth.classes:
         return None

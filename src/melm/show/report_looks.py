@@ -21,7 +21,7 @@ from melm.measure.truth import Truth
 from melm.measure.watching import Look, looks_at
 from melm.progress import Steps
 from melm.proposals import Done, ProposalSettings, ReadyMade, make_proposals, settings_for_file
-from melm.show.evolution import chosen_epochs, clique_strip, evolution_strip
+from melm.show.evolution import chosen_epochs, clique_strip, evolution_strip, true_boxes_of
 from melm.show.report_facts import Glance, RunFacts, spread_over
 from melm.show.report_pictures import data_uri, drawing
 from melm.show.score_map import draw_cliques, draw_proposals, draw_score_map
@@ -149,7 +149,7 @@ def closer_looks(
                 wrong.append(f"Not looked at: {error}.")
                 steps.advance()
                 continue
-            objects = _objects(truth, image.id, one.tag)
+            objects = true_boxes_of(truth, image.id, one.tag)
             pictures = []
             if looking and proposals.key and proposals.boxes and one.tag in looking.detector.classes:
                 pictures += _believed(looking, image, proposals.key, one.tag, pixels, objects, room)
@@ -211,15 +211,6 @@ def _moved(
             strip=True,
         ),
     ]
-
-
-def _objects(truth: Truth | None, id: str, tag: str) -> Boxes | None:
-    """The true boxes of a tag; None where they are not known."""
-    if truth is None or id not in truth.images or tag not in truth.classes:
-        return None
-    true = truth.images[id]
-    objects: Boxes = true.boxes[true.classes == truth.classes.index(tag)]
-    return objects
 
 
 def looks_body(looks: Sequence[CloserLook]) -> str:
