@@ -16,6 +16,7 @@ from melm.data import Source
 from melm.data.formats import read
 from melm.data.records import DataError
 from melm.detect.detections import Detections, no_detections
+from melm.detect.labels import LabelledImage, LabelsFile
 from melm.detect.results import ResultsFile
 from melm.errors import MelmError, UsageError
 from melm.export.detections import write_coco_results, write_comp4, write_table
@@ -144,6 +145,16 @@ def test_a_file_name_of_two_images_is_ambiguous(of_json, text):
     assert list(of_json([changed(image_id="left/c")])) == ["left/c"]
 
 
+@pytest.mark.parametrize("text", ["photos/b.jpg", "train/photos/b", "/home/me/b.jpg"])
+def test_a_path_in_other_folders_is_the_image_of_its_name(of_json, text):
+    assert list(of_json([changed(image_id=text)])) == ["sub/b"]
+
+
+def test_two_paths_are_never_taken_for_one_image(of_json):
+    said = refused(of_json, [changed(image_id="x/b"), changed(image_id="x/b"), changed(image_id="y/b")])
+    assert "entry 3: the images 'x/b' and 'y/b' of the results would both be 'b' of the data" in said
+
+
 def test_an_exact_id_wins_over_a_file_name(of_json):
     assert list(of_json([changed(image_id="a")], truth_of(["sub/a", "a"]))) == ["a"]
     assert list(of_json([changed(image_id="a.jpg")], truth_of(["sub/a", "a.jpg"], ending=".png"))) == ["a.jpg"]
@@ -160,7 +171,7 @@ def test_file_names_of_a_truth_without_files_are_the_ends_of_its_ids(of_json):
     ("changes", "message"),
     [
         ({"image_id": "d"}, "entry 2: unknown image 'd'. The data has 5 images: a, sub/b, left/c"),
-        ({"image_id": "sup/b"}, "Did you mean 'sub/b'?"),
+        ({"image_id": "sub/bb"}, "Did you mean 'sub/b'?"),
         ({"image_id": 99}, "entry 2: unknown image 99."),
         ({"image_id": True}, "entry 2: image_id is True; a whole number or a text was expected"),
         ({"image_id": 100.0}, "entry 2: image_id is 100.0; a whole number or a text was expected"),
@@ -522,7 +533,7 @@ def test_a_wrong_line_of_a_table_is_named(of_csv, line, message):
         ("", "results.csv: empty; where nothing was found, a JSON file holds [], a CSV its header"),
         ("picture,class,score,bbox\n", "no column image_id or image. The columns are picture, class, score, bbox"),
         ("image,label,score,bbox\n", "no column category_id or category or class"),
-        ("image,class,scores,bbox\n", "no column score. Did you mean 'scores'?"),
+        ("image,class,scores,bbox\n", "no column score or confidence. Did you mean 'scores'?"),
         ("image,class,score,x,y,w\n", "no box: a column bbox, or x, y, width, height, or x1, y1, x2, y2"),
         ("image,class,score,score,bbox\n", "two columns are called score. Rename one"),
         (",,\n", "no column image_id or image"),
@@ -683,6 +694,15 @@ def test_our_own_results_are_read_from_the_file_or_its_folder(tmp_path):
         assert found["a"].class_names() == ["cat", "cat"]
         np.testing.assert_array_equal(found["a"].scores, np.array([0.9, 0.1], np.float32))
         assert found["a"].boxes.tolist() == [[0, 0, 10, 10], [1, 2, 4, 6]]
+
+
+def test_our_own_labels_are_read_from_their_folder(tmp_path):
+    found = found_in().best(2)
+    with LabelsFile(tmp_path, found.names, {}, {}) as file:
+        file.append(LabelledImage("a", Path("a.jpg"), ("cat",), found, np.array([True, False])))
+    (back,) = read_detections(tmp_path, TRUTH).values()
+    np.testing.assert_array_equal(back.boxes, found.boxes)
+    assert back.class_names() == found.class_names()
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from melm.proposals.record import FILE_BOXES
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Results of any tool: COCO results JSON, a CSV of the same, a folder of VOC's comp4 files, or what melm detect "
-    "wrote; can be repeated.",
+    help="Results of any tool: COCO results JSON, a CSV of the same, a folder of VOC's comp4 files, or what melm "
+    "detect or label wrote; can be repeated.",
 )
 @click.option("--clip", is_flag=True, help="Cut boxes of FILE at the image's edge instead of refusing them.")
 @looking_options

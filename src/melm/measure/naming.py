@@ -26,6 +26,7 @@ class Known:
     def __post_init__(self) -> None:
         self.index = {name: i for i, name in enumerate(self.names)}
         self._found: dict[str | int, int] = {}
+        self._paths: dict[str, str] = {}
 
     def find(self, asked: str | int, all_text: bool = False) -> int:
         """The number of the one that is meant. With `all_text`, a text may be a COCO number."""
@@ -44,11 +45,22 @@ class Known:
             return self.numbers.get(asked)
         if asked in self.index:
             return asked
-        meant = self.files.get(asked, [])
+        meant = self.files.get(asked) or self.files.get(self._last_part(asked), [])
         if len(meant) > 1:
             listed = ", ".join(map(repr, meant[:5])) + (f" and {len(meant) - 5:,} more" if len(meant) > 5 else "")
             raise DataError(f"the {self.what} {asked!r} may be any of {listed}. Write the whole id")
         return meant[0] if meant else asked if asked in self.numbers.values() else None
+
+    def _last_part(self, asked: str) -> str:
+        """Of a path: the data may lie in other folders than it did for the results. Only one path may be so read for an image."""
+        last = asked.rsplit("/", 1)[-1]
+        before = self._paths.setdefault(last, asked)
+        if before != asked:
+            raise DataError(
+                f"the {self.what}s {before!r} and {asked!r} of the results would both be {last!r} of the data. "
+                "Name the images as the data does"
+            )
+        return last
 
     def _either(self, text: str) -> str | None:
         for spelled in dict.fromkeys((text, text.strip())):

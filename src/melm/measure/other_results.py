@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from melm.data.records import DataError
 from melm.detect.detections import Detections
+from melm.detect.labels import LABELS
 from melm.detect.results import RESULTS
 from melm.measure.naming import Known, images_of
 from melm.measure.result_rows import (
@@ -73,8 +74,9 @@ def _files(path: Path, truth: Truth, images: Known, split: str | None) -> list[F
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.is_dir():
-        if (path / RESULTS).is_file():
-            return _files(path / RESULTS, truth, images, split)
+        own = next((path / name for name in (RESULTS, LABELS) if (path / name).is_file()), None)
+        if own is not None:
+            return _files(own, truth, images, split)
         named = comp4_files(path, truth.classes, split)
         return [File(file, "line", comp4_rows(file, name)) for name, file in named.items()]
     kind = path.suffix.lower()
