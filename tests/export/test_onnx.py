@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import melm
-from learners import TUNED, small_config, small_train
+from learners import TUNED, small_config
 from melm.commands.exporting import export
-from melm.data import read_image
 from melm.detect.detector import Detector, DetectSettings
 from melm.errors import MelmError, UsageError
 from melm.export import onnx_model, onnx_operators, onnx_parity
@@ -27,12 +26,11 @@ from melm.learn.students import RetrainConfig
 from melm.model import evidence, trunks
 from melm.model.backbones import build_backbone
 from melm.model.branches import Regions
-from melm.proposals import compute_proposals
 
 EXAMPLES = [drawn(*sizes, seed) for seed, sizes in enumerate(DRAWN)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def runtime():
     """onnxruntime, where it is."""
     pytest.importorskip("onnx", reason="onnx is not installed")
@@ -56,15 +54,6 @@ def taught(learned, small_scenes, tmp_path_factory):
         patch.setenv("MELM_CACHE", str(learned.cache))
         out = tmp_path_factory.mktemp("taught") / "run"
         return retrain(learned.run, small_scenes / "train-tags.csv", out, config, device="cpu", workers=1)
-
-
-@pytest.fixture(scope="module")
-def tuned(small_scenes, tmp_path_factory):
-    """A run whose trunk learned along."""
-    folder = tmp_path_factory.mktemp("tuned")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MELM_CACHE", str(folder / "cache"))
-        return small_train(small_scenes / "few.csv", folder / "run", epochs=1, **TUNED)
 
 
 def detector_of(method="MELM", classes=("a", "b", "c"), branch=None, **changes):
@@ -172,43 +161,62 @@ def test_what_is_traced_says_what_the_detector_says(changes):
 # What is exported.
 
 
-@pytest.mark.parametrize("which", ["learned", "taught", "tuned"])
-def test_the_file_gives_the_detectors_scores(which, runtime, exporting, small_scenes, tmp_path, request):
-    run = request.getfixturevalue(which)
-    run = run.run if which == "learned" else run
-    photo = small_scenes / "test" / "00001.jpg"
-    path = tmp_path / "new" / "it.onnx"
-    said = exporting(run, "--onnx", path, "--image", photo)
-    assert said.returncode == 0, said.stderr
-    detector = melm.load(run, device="cpu")
-    assert f"{path}: " in said.stdout and f"opset 17, branch {detector.branch}" in said.stdout
-    assert "compared with PyTorch on 4 images with 300, 40, 1, " in said.stdout
+@pytest.fixture(scope="module")
+def written(runtime, learned, small_scenes, tmp_path_factory):
+    """The run `learned` as ONNX, compared on one of its test images, too."""
+    detector, path = melm.load(learned.run, device="cpu"), tmp_path_factory.mktemp("written") / "new" / "it.onnx"
+    return onnx_model.export_onnx(detector, path, [small_scenes / "test" / "00001.jpg"])
 
+
+def assert_same_scores(runtime, path, detector, reads):
+    """Of the file alone, on images that it was not compared on."""
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    reads = [wanted.name for wanted in session.get_inputs()]
-    # the mean of localization branches makes no use of the prior, and this method has no score
-    assert reads == ["image", "boxes", "prior", "score"][: 2 if which == "tuned" else 4]
-    pixels = read_image(photo)
-    for example in ((pixels, compute_proposals(pixels, detector.proposal_settings)), drawn(151, 230, 17, seed=9)):
+    assert [wanted.name for wanted in session.get_inputs()] == reads
+    for example in (drawn(160, 120, 30, seed=8), drawn(151, 230, 17, seed=9)):
         expected = detector.scores(*example)
         found = session.run(None, inputs_of(example, reads))[0]
         assert found.shape == expected.shape and found.dtype == np.float32
         assert np.abs(found - expected).max() <= 1e-4 * expected.max()
+    return session
 
-    card = json.loads(path.with_name("it.onnx.json").read_text())
-    assert card["classes"] == list(detector.classes) and card["branch"] == detector.branch
-    assert list(card["inputs"]) == reads and card["outputs"]["scores"]["shape"] == ["N", len(detector.classes)]
-    assert card["scales"] == ([80] if which == "tuned" else [96, 144])  # of a tuned trunk, the one it detects at
-    assert card["after"] == {"nms": 0.3, "vote": 0.0 if which == "tuned" else 0.6, "max_boxes": 300}
+
+def test_the_file_gives_the_scores_of_the_run(learned, runtime, written):
+    detector = melm.load(learned.run, device="cpu")
+    session = assert_same_scores(runtime, written.path, detector, ["image", "boxes", "prior", "score"])
+    card = json.loads(written.path.with_name("it.onnx.json").read_text())
+    assert (
+        card == json.loads(json.dumps(written.card))
+        and card["classes"] == list(detector.classes)
+        and card["branch"] == "all"
+    )
+    assert list(card["inputs"]) == ["image", "boxes", "prior", "score"]
+    assert card["outputs"]["scores"]["shape"] == ["N", len(detector.classes)]
+    assert card["scales"] == [96, 144] and card["after"] == {"nms": 0.3, "vote": 0.6, "max_boxes": 300}
     assert card["proposals"]["method"] == "edge-boxes" and card["versions"]["melm"] == melm.__version__
     assert card["parity"]["difference"] <= card["tolerance"] == 1e-4
-    assert card["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert card["parity"]["proposals"][:3] == [300, 40, 1] and len(card["parity"]["proposals"]) == 4
+    assert card["sha256"] == hashlib.sha256(written.path.read_bytes()).hexdigest()
     inside = session.get_modelmeta().custom_metadata_map
     assert json.loads(inside["classes"]) == card["classes"]
     assert json.loads(inside["melm"]) == {k: v for k, v in card.items() if k not in ("sha256", "tolerance", "parity")}
-    assert sorted(each.name for each in path.parent.iterdir()) == ["it.onnx", "it.onnx.json"]
+    assert sorted(each.name for each in written.path.parent.iterdir()) == ["it.onnx", "it.onnx.json"]
+
+
+def test_the_file_of_a_retrained_run(taught, runtime, tmp_path):
+    written = onnx_model.export_onnx(melm.load(taught, device="cpu"), tmp_path / "it.onnx")
+    assert written.card["branch"] == "fused" and list(written.card["inputs"]) == ["image", "boxes", "prior", "score"]
+    assert (written.card["scales"], written.card["student_scales"]) == ([96, 144], [96, 128])
+    assert written.parity.difference <= 1e-4 and written.parity.same_best == 1
+
+
+def test_the_file_of_a_trunk_that_learned_along(runtime, tmp_path):
+    detector = detector_of(**{**TUNED, "scales": (96, 64, 80)})
+    written = onnx_model.export_onnx(detector, tmp_path / "it.onnx", opset=20)
+    assert written.card["scales"] == [80] and written.card["after"]["vote"] == 0  # the scale at which it detects
+    # the mean of localization branches makes no use of the prior, and this method has no score
+    assert_same_scores(runtime, written.path, detector, ["image", "boxes"])
 
 
 @pytest.mark.parametrize("branch", ["student", "fused", "all"])
@@ -231,20 +239,24 @@ def spoiled(model):
     return spoilt.SerializeToString()
 
 
-def test_other_scores_are_an_error_and_no_file(learned, runtime, exporting, tmp_path, monkeypatch):
-    exported = onnx_model.to_onnx(melm.load(learned.run, device="cpu"), opset=20)
-    path = tmp_path / "it.onnx"
-    monkeypatch.setattr(onnx_model, "to_onnx", lambda detector, opset: (spoiled(exported[0]), dict(exported[1])))
+def test_other_scores_are_an_error_and_no_file(learned, written, exporting, tmp_path, monkeypatch):
+    path, card = tmp_path / "it.onnx", {**written.card}
+    spoilt = spoiled(written.path.read_bytes())
+    monkeypatch.setattr(onnx_model, "to_onnx", lambda detector, opset: (spoilt, card))
     path.write_bytes(b"one that passed")
     said = exporting(learned.run, "--onnx", path)
     assert said.returncode == 1 and not said.stdout
     assert said.stderr.startswith(f"melm: {path}: not written. Scores of ONNX Runtime and PyTorch differ by up to ")
     assert "at most 0.0001 of it was expected (--tolerance)" in said.stderr
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == b"one that passed"
-    assert exporting(learned.run, "--onnx", path, "--tolerance", 1).returncode == 0  # a user may know better
-    assert len(path.read_bytes()) > 10_000_000
 
-    monkeypatch.setattr(onnx_model, "to_onnx", lambda detector, opset: (b"no model", dict(exported[1])))
+    said = exporting(learned.run, "--onnx", path, "--tolerance", 1)  # a user may know better
+    assert said.returncode == 0 and path.read_bytes() == spoilt
+    assert f"{path}: " in said.stdout and "opset 17, branch all" in said.stdout
+    assert "compared with PyTorch on 3 images with 300, 40, 1 proposals" in said.stdout
+    assert "  in  boxes   float32  (N, 4)\n" in said.stdout and "(tolerance 1)" in said.stdout
+
+    monkeypatch.setattr(onnx_model, "to_onnx", lambda detector, opset: (b"no model", card))
     said = exporting(learned.run, "--onnx", path)
     assert said.returncode == 1 and "melm: ONNX Runtime does not run the model: " in said.stderr
 
@@ -326,7 +338,7 @@ def test_an_image_for_a_run_on_a_file_gets_drawn_boxes(learned, small_scenes):
     assert len(proposals) == 300 and (proposals.width, proposals.height) == (pixels.shape[1], pixels.shape[0])
 
 
-def test_the_command_says_what_the_module_does():
+def test_the_command_says_what_the_module_does(runtime):
     defaults = {option.name: option.default for option in export.params}
     assert (defaults["opset"], defaults["tolerance"]) == (onnx_model.OPSET, onnx_model.TOLERANCE)
     with pytest.raises(MelmError, match="there is no such run"):

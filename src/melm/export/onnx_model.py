@@ -8,7 +8,6 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def export_onnx(
     card_path = path.with_name(f"{path.name}.json")  # a run has a model.json of its own
     try:
         write_whole(path, model)
-        write_whole(card_path, json.dumps(card, indent=1, ensure_ascii=False).encode())
+        write_whole(card_path, json.dumps(card, indent=1).encode())
     except OSError as error:
         raise MelmError(f"{path}: cannot be written ({error.strerror})") from None
     return Exported(path, card_path, card, parity)
@@ -114,7 +113,7 @@ def to_onnx(detector: Detector, opset: int = OPSET) -> tuple[bytes, dict[str, An
     axes = {"image": {0: "H", 1: "W"}, **{name: {0: "N"} for name in [*scorer.reads[1:], "scores"]}}
     with warnings.catch_warnings(), torch.no_grad():
         # A trace warns of every number it takes for fixed, and the exporter that takes one of being the older one. The newer
-        # needs minutes for the sizes of five scales, and a package more.
+        # needs ten times as long (10 s a scale, for sizes that are not known yet) and another package.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             scorer,
@@ -131,7 +130,7 @@ def to_onnx(detector: Detector, opset: int = OPSET) -> tuple[bytes, dict[str, An
     card = card_of(detector, scorer, [used.name for used in model.graph.input], opset)
     model.doc_string = f"Scores of proposals, branch {scorer.branch}. Suppression is not part of it."
     for name, value in (("classes", list(detector.classes)), ("melm", card)):
-        model.metadata_props.add(key=name, value=json.dumps(value, ensure_ascii=False))
+        model.metadata_props.add(key=name, value=json.dumps(value))  # ASCII: any name survives
     onnx.checker.check_model(model)
     return model.SerializeToString(), card
 
@@ -151,6 +150,8 @@ def pad_explicitly(model: Any) -> None:
 
 def card_of(detector: Detector, scorer: Scorer, reads: Sequence[str], opset: int) -> dict[str, Any]:
     """What somebody who runs the model has to know. `reads`: inputs that the branch makes no use of are not in the model."""
+    import onnx
+
     meanings = {
         "image": ("uint8", ["H", "W", 3], "an upright RGB image, as it is: resizing and normalisation are inside"),
         "boxes": ("float32", ["N", 4], "x1, y1, x2, y2 in its pixels; at least one"),
@@ -163,10 +164,11 @@ def card_of(detector: Detector, scorer: Scorer, reads: Sequence[str], opset: int
         "inputs": {n: dict(zip(("type", "shape", "is"), meanings[n], strict=True)) for n in reads},
         "outputs": {"scores": {"type": "float32", "shape": ["N", len(detector.classes)], "is": "p(class, box)"}},
         "scales": list(detector.config.scales) if scorer.scale is None else [scorer.scale],
+        **({"student_scales": list(scorer.students.config.scales)} if scorer.students else {}),
         "normalisation": asdict(detector.network.trunk.backbone.convention),
         "backbone": detector.config.backbone,
         "proposals": detector.config.proposals.as_dict(),
         "after": {"nms": detector.overlap, "vote": detector.vote, "max_boxes": detector.settings.max_boxes},
         "opset": opset,
-        "versions": {"melm": melm.__version__, **{name: version(name) for name in ("torch", *PACKAGES)}},
+        "versions": {"melm": melm.__version__, "torch": torch.__version__, "onnx": onnx.__version__},
     }

@@ -21,10 +21,15 @@ from melm.measure.truth import Truth
 
 UNDERSTOOD = (
     "COCO's results JSON (a list of image_id, category_id, bbox and score), a CSV with these columns, "
-    f"a folder with the VOC devkit's comp4_det_SPLIT_CLASS.txt, {RESULTS} of `melm detect` and the folder of `melm label` are understood"
+    f"a folder with the VOC devkit's comp4_det_SPLIT_CLASS.txt, {RESULTS} of `melm detect` and the folder of `melm label` "
+    "are understood"
 )
 ENTRY = '{"image_id": ..., "category_id": ..., "bbox": [x, y, width, height], "score": ...}'
-COLUMNS = {"image": ("image_id", "image"), "class": ("category_id", "category", "class"), "score": ("score", "confidence")}
+COLUMNS = {
+    "image": ("image_id", "image"),
+    "class": ("category_id", "category", "class"),
+    "score": ("score", "confidence"),
+}
 EDGES = ("x1", "y1", "x2", "y2")
 BOX_COLUMNS = (("bbox",), ("x", "y", "w", "h"), ("x", "y", "width", "height"), EDGES)
 COMP4 = re.compile(r"(comp[34]_det)_(.+_.+)\.txt", re.DOTALL)

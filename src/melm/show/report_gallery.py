@@ -15,6 +15,7 @@ from melm.detect.labels import LabelledImage, Labels
 from melm.measure.error_analysis import CORRECT, KINDS, NOT_COUNTED
 from melm.measure.truth import Truth
 from melm.progress import Steps
+from melm.show.drawings import class_colour
 from melm.show.report_pictures import data_uri, thumbnail
 from melm.show.report_scores import NOT_JUDGED, Scores
 
@@ -83,7 +84,11 @@ def figure(shot: Shot, picture: str, truth: Truth | None, number: int) -> str:
     tags = ", ".join(image.tags) or "no tag"
     doubt = f"doubt {image.doubt:.2f}"
     numbers = " ".join(str(classes.index(tag)) for tag in image.tags if tag in classes)
-    rects = [*_true_rects(shot, truth), *_rects(shot)]
+    by_class = truth is None  # else colours tell right from wrong
+    rects = [*_true_rects(shot, truth), *_rects(shot, by_class)]
+    keys = [
+        f"{_key(classes.index(tag))}{escape(tag)}" if by_class and tag in classes else escape(tag) for tag in image.tags
+    ]
     photo = f'<img src="{picture}" alt="" loading="lazy" decoding="async">' if picture else '<span class="gone"></span>'
     rest = len(found) - MOST_BOXES
     notes = [
@@ -97,11 +102,20 @@ def figure(shot: Shot, picture: str, truth: Truth | None, number: int) -> str:
         f'<span class="photo">{photo}'
         f'<svg viewBox="0 0 {found.width} {found.height}" aria-hidden="true">{"".join(rects)}</svg></span></button>'
         f'<figcaption><b>{escape(image.id)}</b><span class="doubt">{doubt}</span>'
-        f'<span class="tags">{escape(tags)}</span>{"".join(notes)}</figcaption></figure>'
+        f'<span class="tags">{", ".join(keys) or "no tag"}</span>{"".join(notes)}</figcaption></figure>'
     )
 
 
-def _rects(shot: Shot) -> list[str]:
+def _key(number: int) -> str:
+    """A square in the colour of a class."""
+    return f'<svg class="key" viewBox="0 0 10 10" aria-hidden="true"><path d="M0 0h10v10H0z" fill="{_hex(number)}"/></svg> '
+
+
+def _hex(number: int) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*class_colour(number))
+
+
+def _rects(shot: Shot, by_class: bool) -> list[str]:
     """The label's boxes, the best on top."""
     found, lines = shot.image.found, []
     shown = np.argsort(-found.scores, kind="stable")[:MOST_BOXES]
@@ -109,10 +123,11 @@ def _rects(shot: Shot) -> list[str]:
     for k in reversed(shown.tolist()):
         verdict, words = verdict_of(int(shot.kinds[k]))
         best = " best" if shot.image.best[k] else ""
+        colour = f' stroke="{_hex(int(found.classes[k]))}"' if by_class else ""
         title = f"{names[k]} {found.scores[k]:.2f}" + (f", {words}" if words else "")
         lines.append(
             f'<rect class="box {verdict}{best}" data-score="{found.scores[k]:.6g}" data-class="{found.classes[k]}" '
-            f'data-verdict="{escape(words)}" {_place(found.boxes[k])}><title>{escape(title)}</title></rect>'
+            f'data-verdict="{escape(words)}"{colour} {_place(found.boxes[k])}><title>{escape(title)}</title></rect>'
         )
     return lines
 
@@ -157,7 +172,7 @@ def gallery_body(figures: Sequence[str], classes: Sequence[str], total: int, at_
             f"The {len(figures) - at_random:,} most doubtful of {total:,} labelled images, the most doubtful first, then "
             f"{at_random:,} of the others, drawn at random."
         )
-    legend = '<li class="plain">a box</li>'
+    legend = '<li class="plain">a box, in the colour of its tag</li>'
     if truth:
         legend = (
             '<li class="right">right</li><li class="wrong">wrong</li><li class="true">true object</li>'
