@@ -132,7 +132,8 @@ def truth_for(run: RunFacts, data: Source | None, glance: Glance | None, notes: 
                 return truth
             why = "does not hold the labelled images. Name the data that was labelled with --data"
         except MelmError as error:
-            why = f"gives no boxes to measure against ({error})"
+            said = str(error).removeprefix(f"{source.path}: ")
+            why = f"gives no boxes to measure against ({said})"
     notes["scores"] = [f"Not measured: {source.path}, which it learned from, {why}."]
     return None
 
