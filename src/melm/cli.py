@@ -14,6 +14,7 @@ import click
 import melm
 from melm.commands.data import check, proposals
 from melm.commands.detecting import demo, detect, scenes
+from melm.commands.exporting import export
 from melm.commands.labelling import label
 from melm.commands.learning import features, presets, retrain, train
 from melm.commands.measuring import evaluate
@@ -64,6 +65,7 @@ for command in (
     label,
     report,
     detect,
+    export,
     evaluate,
     scenes,
     demo,
