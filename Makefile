@@ -3,6 +3,7 @@
 #   make demo              set up, and do the whole job on a generated data set: tags in, a detector, boxes and scores out
 #   make test              set up, lint, type check, and test (a few minutes)
 #   make test-all          the slow tests too
+#   make test-readers      labels, by the readers of COCO, YOLO, Label Studio, CVAT and others, in an environment apart
 #   make bench             the benchmarks: both sides in one process, medians and ratios
 #   TORCH=system           use the PyTorch this Python already has, instead of installing one
 #   PYTHON=python3.12      build the environment with another Python
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= [dev,lite]
 READY := $(VENV)/.ready-$(TORCH)-$(subst $(comma),-,$(subst ],,$(subst [,,$(EXTRAS))))
 
-.PHONY: setup test test-all lint demo bench clean
+.PHONY: setup test test-all test-readers lint demo bench clean
 
 setup: $(READY)
 
@@ -36,6 +37,12 @@ test: lint
 test-all: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
+# Their requirements clash, so they are pinned one by one; see tools/readers.txt.
+test-readers:
+	$(PYTHON) tools/setup_env.py --venv $(VENV)-readers --torch $(TORCH) --extras "[dev]"
+	$(VENV)-readers/bin/pip install --quiet --no-deps -r tools/readers.txt
+	$(VENV)-readers/bin/pytest tests/export/test_label_readers.py -rs
+
 bench: setup
 	$(BIN)/python benchmarks/bench_cliques.py
 	$(BIN)/python benchmarks/bench_pooling.py
@@ -45,4 +52,4 @@ demo: setup
 	$(BIN)/melm demo
 
 clean:
-	rm -rf $(VENV) demo build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-readers demo build dist *.egg-info src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
