@@ -17,7 +17,7 @@ from melm.detect.labels import Labels
 from melm.errors import MelmError
 from melm.export.labels import Export, ExportSettings, write_exports
 from melm.learn.data import with_boxes_of
-from melm.learn.presets import LearnConfig
+from melm.learn.presets import LearnConfig, enough_epochs
 from melm.learn.retrain import retrain
 from melm.learn.students import RetrainConfig
 from melm.learn.train import train
@@ -86,6 +86,7 @@ def tags_to_boxes(
     )
     if again:
         say(f"\n3 of {steps}: learning on from what it found, in {out}")
+        again = again.with_(epochs=enough_epochs(again.epochs, again.accumulate, sum(bool(i.tags) for i in images)))
         retrain(
             first, source, out, again, device=device, workers=workers, overwrite=overwrite, skip_bad=skip_bad, say=say
         )

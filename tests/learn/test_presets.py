@@ -2,13 +2,16 @@
 
 import json
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from melm.commands.learning import config_for, train
+from melm.commands.options import source_of
 from melm.config import METHODS
 from melm.errors import UsageError
-from melm.learn.presets import PRESETS, LearnConfig, learn_config
+from melm.learn.presets import PRESETS, LearnConfig, for_images, learn_config
 from melm.proposals import ProposalSettings
 
 
@@ -123,3 +126,30 @@ def test_presets_are_listed(command):
     assert {name: LearnConfig.from_dict(kept) for name, kept in listed.items()} == {
         name: preset.config for name, preset in PRESETS.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("images", "epochs"),
+    [(5000, 3), (294, 3), (293, 4), (100, 9), (1, 880), (0, 880)],
+)
+def test_few_images_are_seen_more_often(images, epochs):
+    """At least 220 steps of 4 images; the learning rate drops after two thirds of them, as in the preset."""
+    config = for_images(learn_config(), images)
+    assert (config.epochs, config.drop_after) == (epochs, max(1, epochs * 2 // 3))
+    if epochs == 3:
+        assert config == learn_config()
+
+
+def test_the_papers_recipes_stay_as_they_are():
+    assert for_images(learn_config("paper-vgg16"), 10) == learn_config("paper-vgg16")
+
+
+@pytest.mark.parametrize(("words", "epochs"), [([], 68), (["--epochs", "2"], 2), (["--set", "epochs=1"], 1)])
+def test_epochs_that_somebody_asked_for_are_never_changed(words, epochs, small_scenes):
+    """13 images: 68 epochs if nobody says how many."""
+    with click.Context(train) as context:
+        train.parse_args(context, [str(small_scenes / "train-tags.csv"), "--out", "run", *words])
+    options = dict(context.params)
+    names = ("epochs", "learning_rate", "accumulate", "precision", "seed")
+    asked = {name: options.pop(name) for name in names}
+    assert config_for(options, asked, source_of(options))[0].epochs == epochs

@@ -80,6 +80,26 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
     return config, ReadyMade(file, file_boxes) if file else None
 
 
+def config_for(options: dict[str, Any], given: dict[str, Any], source: Any) -> Any:
+    """The same for learning: `given` are settings with an option of their own, None where it was not used. Where nobody says how
+    many epochs, a small data set gets more of them, and that is said."""
+    from melm.data import read_tags
+    from melm.learn.presets import for_images
+
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "epochs" in changes:
+        changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)
+    said = "epochs" in changes or any(text.partition("=")[0].strip() == "epochs" for text in options["changes"])
+    config, ready_made = learning_config(options, changes)
+    if not said:
+        images = len(read_tags(source))
+        more = for_images(config, images)
+        if more != config:
+            print(f"{images:,} images are few: {more.epochs} epochs instead of {config.epochs} (--epochs)")
+        config = more
+    return config, ready_made
+
+
 def _changes(texts: tuple[str, ...]) -> dict[str, Any]:
     """What --set says."""
     changes = {}
@@ -194,12 +214,9 @@ def train(
     """
     from melm.learn.train import train as learn_detector
 
-    changes = {name: options.pop(name) for name in ("epochs", "learning_rate", "accumulate", "precision", "seed")}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if "epochs" in changes:
-        changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)
-    config, ready_made = learning_config(options, changes)
     source = source_of(options)
+    given = taken(options, "epochs", "learning_rate", "accumulate", "precision", "seed")
+    config, ready_made = config_for(options, given, source)
     after_epoch = _while_learning(out, source, config, ready_made, measure, measure_images, watch)
     learn_detector(
         source,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from melm.commands.labelling import export_options, exports_of
-from melm.commands.learning import learning_config, learning_options
+from melm.commands.learning import config_for, learning_options
 from melm.commands.options import reading_options, source_of, taken, workers_option
 from melm.errors import UsageError
 
@@ -61,14 +61,9 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
     from melm.learn.students import RetrainConfig
     from melm.tags_to_boxes import REPORT, next_steps, tags_to_boxes
 
-    changes = {name: options.pop(name) for name in ("epochs", "seed")}
-    if changes["epochs"] is None:
-        del changes["epochs"]
-    else:
-        changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)
     exports = exports_of(options)
-    config, ready_made = learning_config(options, changes)
     source = source_of(options)
+    config, ready_made = config_for(options, taken(options, "epochs", "seed"), source)
     out = out or Path("runs") / place.absolute().stem
     again = options.pop("retrain")
     if again and config.trunk != "frozen":

@@ -85,6 +85,12 @@ class LearnConfig:
         kept["scales"] = tuple(kept["scales"])
         return LearnConfig(**kept)
 
+    def with_epochs(self, epochs: int) -> LearnConfig:
+        """The same for more or fewer epochs; the learning rate drops at the same share of them."""
+        if epochs == self.epochs:
+            return self
+        return replace(self, epochs=epochs, drop_after=max(1, epochs * self.drop_after // self.epochs))
+
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch."""
         return self.learning_rate * (1.0 if epoch < self.drop_after else 0.1)
@@ -184,6 +190,23 @@ PRESETS: dict[str, Preset] = {
         inputs={"localization_weight": 0.1},
     ),
 }
+
+
+# A network needs so many steps before it tells classes apart, however few the images are: of 100 drawn scenes, 3 epochs (75
+# steps) gave a detector of 4 mAP, 9 (225 steps) one of 43; of 296 photos of cards, 222 steps were better than 592.
+LEAST_STEPS = 220
+
+
+def enough_epochs(epochs: int, accumulate: int, images: int) -> int:
+    """So many epochs that a small data set, too, has enough steps; for a large one as many as were meant."""
+    return max(epochs, -(-LEAST_STEPS * accumulate // max(images, 1)))
+
+
+def for_images(config: LearnConfig, images: int) -> LearnConfig:
+    """A preset's configuration, where nobody said how many epochs, for a data set of so many images."""
+    if config.trunk != "frozen":  # the paper's recipes are what they are
+        return config
+    return config.with_epochs(enough_epochs(config.epochs, config.accumulate, images))
 
 
 def learn_config(

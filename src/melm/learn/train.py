@@ -16,7 +16,7 @@ from melm.learn.items import Items
 from melm.learn.loop import AFTER_EPOCH, Learner, Step, learn
 from melm.learn.model_file import basis_of
 from melm.learn.network import build_network
-from melm.learn.presets import LearnConfig, learn_config
+from melm.learn.presets import LearnConfig, for_images, learn_config
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
@@ -45,12 +45,12 @@ def train(
     return figures for the log: the place for measuring while learning. `say` is given a few lines on what is being done.
     """
     source = data if isinstance(data, Source) else Source(Path(data))
-    config = config or learn_config()
+    images = read_tags(source)
+    config = config or for_images(learn_config(), len(images))
     with joined(device) as processes:
         say = say if processes.first else lambda text: None
         _check_device(config, processes)
         run = RunFolder(Path(out))
-        images = read_tags(source)
         check_tags(images)
         config = with_boxes_of(config, proposals_file)
         ready = prepare(images, config, processes, workers, proposals_file, skip_bad)
