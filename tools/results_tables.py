@@ -69,9 +69,9 @@ def against(log: dict[str, Any]) -> str:
             row = [f"{comparison['first']} less {comparison['second']}, {measured['split']}"]
             for name in ("CorLoc", "mAP VOC07"):
                 of = comparison["measures"][name]
-                low, high = of["interval_95"]
+                low, high = of["interval_95"]  # the log's differences are second less first
                 row.append(
-                    f"{100 * of['difference']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f}), p {of['p_value']:.3f}"
+                    f"{-100 * of['difference']:+.1f} ({-100 * high:+.1f} to {-100 * low:+.1f}), p {of['p_value']:.3f}"
                 )
             rows.append(row)
     return markdown(["", "CorLoc", "mAP"], rows)
