@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
+from os.path import abspath
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,12 @@ from melm.data.records import DataError
 from melm.detect.detector import DetectSettings, load
 from melm.detect.labelling import Labelled, LabelSettings, label_images
 from melm.detect.labels import Labels
-from melm.errors import MelmError
+from melm.errors import MelmError, UsageError
 from melm.export.labels import Export, ExportSettings, write_exports
 from melm.learn.data import with_boxes_of
 from melm.learn.presets import LearnConfig, enough_epochs
 from melm.learn.retrain import retrain
+from melm.learn.run_folder import RunFolder
 from melm.learn.students import RetrainConfig
 from melm.learn.train import train
 from melm.measure.truth import Truth, read_truth
@@ -28,6 +31,7 @@ from melm.proposals import ReadyMade
 from melm.show.check_report import check_text
 from melm.show.label_report import label_text
 from melm.show.report import write_report
+from melm.show.report_commands import reading_words
 
 WATCHED = 4  # images of which the report shows how their boxes moved
 MEASURED = 200  # images that are measured after every epoch, where the data has boxes
@@ -54,11 +58,18 @@ def tags_to_boxes(
     With `again` the detector is retrained on what it found; the first one is then in a folder beside, `out`-first. The same
     call goes on where it stopped.
     """
+    if out.name in ("", ".."):  # the working folder, or one above
+        out = Path(abspath(out))
     steps = 5 if again else 4
-    if overwrite or not (out / "run.json").is_file():  # what learning has begun with was checked then
+    first = out.with_name(f"{out.name}-first") if again else out
+    if overwrite:  # all of it now: what is stopped after this goes on without
+        for folder in {out, first}:
+            RunFolder(folder).clear()
+        shutil.rmtree(out / LABELS, ignore_errors=True)
+    require_free(out, again is not None)
+    if not (first / "run.json").is_file():  # what learning has begun with was checked then
         say(f"1 of {steps}: what is in {source.path}")
         require_sound(source, workers, skip_bad, say)
-    first = out.with_name(f"{out.name}-first") if again else out
     say(f"\n2 of {steps}: learning from the tags, in {first}")
     images = read_tags(source)
     watching = WhileLearning(
@@ -79,7 +90,6 @@ def tags_to_boxes(
         basis=basis,
         device=device,
         workers=workers,
-        overwrite=overwrite,
         skip_bad=skip_bad,
         after_epoch=watching,
         say=say,
@@ -88,19 +98,22 @@ def tags_to_boxes(
         say(f"\n3 of {steps}: learning on from what it found, in {out}")
         again = again.with_(epochs=enough_epochs(again.epochs, again.accumulate, sum(bool(i.tags) for i in images)))
         retrain(
-            first, source, out, again, device=device, workers=workers, overwrite=overwrite, skip_bad=skip_bad, say=say
+            first,
+            source,
+            out,
+            again,
+            proposals_file=proposals_file,
+            device=device,
+            workers=workers,
+            skip_bad=skip_bad,
+            say=say,
         )
     say(f"\n{steps - 1} of {steps}: labelling")
     labelled = label_images(
-        load(out, None, device),
-        images,
-        out / LABELS,
-        proposals_file=proposals_file,
-        workers=workers,
-        overwrite=overwrite,
+        load(out, None, device), images, out / LABELS, proposals_file=proposals_file, workers=workers
     )
-    written = write_exports(out / LABELS, exports, overwrite=overwrite)
-    say(label_text(labelled, Labels(out / LABELS), written))
+    labels = Labels(out / LABELS, {image.id for image in images})
+    say(label_text(labelled, labels, write_exports(labels, exports)))
     say(f"\n{steps} of {steps}: the report")
     report = write_report(
         out,
@@ -144,8 +157,21 @@ def label(
         overwrite=overwrite,
     )
     exports = [(one, ExportSettings()) if isinstance(one, str) else one for one in to]
-    write_exports(folder, exports, overwrite=overwrite)
-    return Labels(folder)
+    labels = Labels(folder)
+    write_exports(labels, exports, overwrite=overwrite)
+    return labels
+
+
+def require_free(out: Path, again: bool) -> None:
+    """Refuses, before the work, a folder in which the result of it could not be."""
+    if not out.name:
+        raise UsageError(f"--out {out}: not a folder for a run; name one, like runs/birds")
+    about = RunFolder(out).about()
+    if about is None and out.is_dir() and any(out.iterdir()):
+        raise UsageError(f"--out {out}: is not empty and holds no run. Name another folder")
+    if about is not None and again != bool(about.get("retrained")):
+        only = f"It can be learned on from: melm retrain {out} DATA --out OTHER" if again else "Add --retrain"
+        raise UsageError(f"--out {out}: holds a run of the other kind. {only}; or name another --out")
 
 
 def require_sound(source: Source, workers: int, skip_bad: bool, say: Callable[[str], None]) -> None:
@@ -168,9 +194,9 @@ def truth_of(source: Source) -> Truth | None:
         return None
 
 
-def next_steps(out: Path, data: Path) -> list[tuple[str, str]]:
+def next_steps(out: Path, source: Source) -> list[tuple[str, str]]:
     """(what for, command) of what one does after a run."""
-    run, photos = shlex.quote(str(out)), shlex.quote(str(data))
+    run, photos = shlex.quote(str(out)), shlex.join([str(source.path), *reading_words(source)])
     return [
         ("the boxes for another tool: coco, voc, yolo, labelstudio or cvat", f"melm label {run} {photos} --to yolo"),
         (

@@ -128,10 +128,11 @@ from pathlib import Path
 from melm.data import Source, read_tags
 from melm.detect.detector import load
 from melm.detect.labelling import label_images
+from melm.detect.labels import Labels
 from melm.export.labels import ExportSettings, write_exports
 run, data, out = sys.argv[1:]
 label_images(load(run, None, "cpu"), read_tags(Source(data)), Path(out))
-write_exports(Path(out), [(name, ExportSettings()) for name in ("csv", "coco", "yolo", "labelstudio")])
+write_exports(Labels(Path(out)), [(name, ExportSettings()) for name in ("csv", "coco", "yolo", "labelstudio")])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

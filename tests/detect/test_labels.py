@@ -1,6 +1,7 @@
 """Labels: which boxes a tag gets, how sure they are, and the file they are kept in."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,14 +69,24 @@ def test_every_tag_gets_its_best_box(scores, alike, overlap, seed):
     assert between.max() <= overlap + 1e-6
 
 
+def test_only_some_images_are_read(tmp_path):
+    write(tmp_path, [image("a", (0.9,)), image("b", (0.1,)), image("c", (0.5,))])
+    assert [one.id for one in Labels(tmp_path, {"a", "c"})] == ["c", "a"]
+
+
+def test_scores_of_nothing_give_one_box():
+    boxes, sure = tag_boxes(APART, np.zeros(4, np.float32), present=1, overlap=0.3, vote=0, alike=0.6)
+    assert len(boxes) == 1 and sure.tolist() == [0]
+
+
 def test_doubt_is_of_the_least_sure_tag():
     two = image("a", (0.9, 0.2, 0.1), ("black bird", "猫"), best=[True, True, False])
     assert two.doubt == pytest.approx(0.8)
     assert image("b", (), ()).doubt == 0
 
 
-def write(folder, images, settings=SETTINGS, tags=None, **options):
-    with LabelsFile(folder, NAMES, settings, tags or {}, **options) as file:
+def write(folder, images, settings=SETTINGS, now=None, **options):
+    with LabelsFile(folder, NAMES, settings, now or {}, **options) as file:
         for one in images:
             if one.id not in file.done:
                 file.append(one)
@@ -111,8 +122,12 @@ def test_refuses_labels_of_other_settings_or_other_tags(tmp_path):
     with pytest.raises(UsageError, match=r"alike: 0.6 there, 1 now"):
         write(tmp_path, [], {**SETTINGS, "alike": 1})
     with pytest.raises(UsageError, match=r"'a' was labelled as 猫, and is black bird now\. --overwrite"):
-        write(tmp_path, [], tags={"a": ("black bird",)})
-    write(tmp_path, [image("a", tags=("black bird",))], tags={"a": ("black bird",)}, overwrite=True)
+        write(tmp_path, [], now={"a": (Path("photos/a.jpg"), ("black bird",))})
+    with pytest.raises(UsageError, match=r"'a' was photos/a.jpg, and is other/a.jpg now"):
+        write(tmp_path, [], now={"a": (Path("other/a.jpg"), ("猫",))})
+    write(
+        tmp_path, [image("a", tags=("black bird",))], now={"a": (Path("photos/a.jpg"), ("black bird",))}, overwrite=True
+    )
     assert [one.tags for one in Labels(tmp_path)] == [("black bird",)]
 
 

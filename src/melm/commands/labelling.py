@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from melm.commands.options import Command, Name, data_options, looking_options, source_of, taken, workers_option
+from melm.commands.options import (
+    Command,
+    Name,
+    data_options,
+    file_of,
+    looking_options,
+    source_of,
+    taken,
+    workers_option,
+)
+from melm.errors import UsageError
 from melm.proposals.record import FILE_BOXES
 
 if TYPE_CHECKING:
@@ -31,7 +41,7 @@ def export_options(command: Command) -> Command:
             click.option(
                 "--images-as",
                 type=Name("way to place images", ("link", "copy", "none")),
-                help="Put the images beside the labels, for voc, yolo and coco.  [default: link for yolo, else none]",
+                help="Put the images beside the labels, for voc, yolo, coco and cvat.  [default: link for yolo, else none]",
             ),
             click.option(
                 "--image-root",
@@ -90,26 +100,26 @@ def label(run: Path, out: Path | None, **options: Any) -> int:
     from melm.detect.labelling import LabelSettings, label_images
     from melm.detect.labels import Labels
     from melm.export.labels import write_exports
-    from melm.proposals import ReadyMade
     from melm.show.label_report import label_text
 
     out = out or run / "labels"
     exports = exports_of(options)
     settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote"))
     detector = load(run, settings, options.pop("device"))
-    file, file_boxes = options.pop("file"), options.pop("file_boxes")
+    ready_made = file_of(options)
     overwrite, alike = options.pop("overwrite"), options.pop("alike")
+    images = read_tags(source_of(options))
     labelled = label_images(
         detector,
-        read_tags(source_of(options)),
+        images,
         out,
         LabelSettings(alike),
-        proposals_file=ReadyMade(file, file_boxes) if file else None,
+        proposals_file=ready_made,
         workers=options.pop("workers"),
         overwrite=overwrite,
     )
-    written = write_exports(out, exports, overwrite=overwrite)
-    print(label_text(labelled, Labels(out), written))
+    labels = Labels(out, {image.id for image in images})
+    print(label_text(labelled, labels, write_exports(labels, exports, overwrite=overwrite)))
     for text in labelled.failed:
         print(f"error: {text}", file=sys.stderr)
     return 1 if labelled.failed else 0
@@ -123,4 +133,6 @@ def exports_of(options: dict[str, Any]) -> list[Export]:
     settings = ExportSettings(options.pop("images_as"), confidence=options.pop("with_confidence"), **given)
     plain = ExportSettings(image_root=settings.image_root)  # a table holds no images
     formats = dict.fromkeys(options.pop("formats") or ("csv",))
+    if "yolo" in formats and settings.images == "none":
+        raise UsageError("--to yolo needs its images beside the labels: --images-as link or copy")
     return [(format, plain if format == "csv" else settings) for format in formats]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from melm.commands.options import Command, Name, data_options, source_of, taken, workers_option
+from melm.commands.options import Command, Name, data_options, file_of, source_of, taken, workers_option
 from melm.errors import UsageError, one_of
 from melm.proposals.record import FILE_BOXES, METHODS
 
@@ -57,14 +57,15 @@ def learning_options(command: Command) -> Command:
 def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
     """Takes the options of `learning_options` out of a command's options: the configuration, and the ready-made boxes."""
     from melm.learn.presets import PRESETS, learn_config
-    from melm.proposals import ProposalSettings, ReadyMade
+    from melm.proposals import ProposalSettings
 
     changes |= _changes(options.pop("changes"))
     for name in ("backbone", "weights", "weights_sha256"):
         given = options.pop(name)
         if given is not None:
             changes[name] = given
-    file, file_boxes = options.pop("file"), options.pop("file_boxes")
+    ready_made = file_of(options)
+    file = ready_made is not None
     method, most = options.pop("proposal_method"), options.pop("max_boxes")
     if file and method not in (None, "file"):
         raise UsageError(f"--proposals {method} takes no --file")
@@ -77,7 +78,7 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
     if most is not None:
         proposals = replace(proposals, max_boxes=most)
     config = replace(config, proposals=proposals)
-    return config, ReadyMade(file, file_boxes) if file else None
+    return config, ready_made
 
 
 def config_for(options: dict[str, Any], given: dict[str, Any], source: Any) -> Any:
@@ -243,6 +244,8 @@ def train(
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting; can be repeated.")
+@click.option("--file", type=click.Path(path_type=Path), help="The boxes that RUN learned on, if they are of a file.")
+@click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--overwrite", is_flag=True, help="Start the run in --out anew.")
 @click.option("--skip-bad", is_flag=True, help="Leave out images that cannot be used, instead of stopping.")
@@ -266,6 +269,7 @@ def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **opti
         source,
         out,
         RetrainConfig().with_(**settings),
+        proposals_file=file_of(options),
         workers=workers,
         say=print,
         **taken(options, "device", "overwrite", "skip_bad"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from melm.commands.options import Name, looking_options, named_data_options, source_of, taken, workers_option
+from melm.commands.options import Name, file_of, looking_options, named_data_options, source_of, taken, workers_option
 from melm.errors import UsageError
 from melm.proposals.record import FILE_BOXES
 
@@ -82,7 +82,6 @@ def evaluate(
     from melm.measure.other_results import read_detections
     from melm.measure.subjects import detector_of, names_for, placed, readable, require_classes, subject_of_run
     from melm.measure.truth import read_truth
-    from melm.proposals import ReadyMade
     from melm.show.check_report import problem_lines
     from melm.show.evaluation_pictures import make_folder, write_pictures
     from melm.show.evaluation_report import Report
@@ -105,10 +104,7 @@ def evaluate(
             print(f"left out: {text}", file=sys.stderr)
     truth = every.only(images.classes)
     settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote"), max_boxes=0)
-    file, file_boxes = options.pop("file"), options.pop("file_boxes")
-    ready_made = ReadyMade(file, file_boxes) if file else None
-    if file_boxes and not file:
-        raise UsageError("--file-boxes says how --file writes boxes, and there is no --file")
+    ready_made = file_of(options)
     names = names_for([*runs, *files])
     if plots:
         make_folder(plots)

@@ -122,6 +122,16 @@ def source_of(options: dict[str, Any]) -> Source:
     )
 
 
+def file_of(options: dict[str, Any]) -> Any:
+    """Takes --file and --file-boxes out of a command's options: boxes that somebody made, or None."""
+    from melm.proposals import ReadyMade
+
+    file, file_boxes = options.pop("file"), options.pop("file_boxes")
+    if file_boxes and not file:
+        raise UsageError("--file-boxes says how --file writes boxes, and there is no --file")
+    return ReadyMade(file, file_boxes) if file else None
+
+
 def taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
     """Takes some options out of a command's options."""
     return {name: options.pop(name) for name in names}

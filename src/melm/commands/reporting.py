@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from melm.commands.options import Name, reading_options, source_of, taken
+from melm.commands.options import Name, file_of, reading_options, source_of, taken
 from melm.errors import UsageError
 from melm.proposals.record import FILE_BOXES
 
@@ -54,12 +54,9 @@ def report(run: Path, out: Path | None, **options: Any) -> int:
       melm report runs/birds
       melm report runs/voc --data VOC2007 --split train --out voc.html
     """
-    from melm.proposals import ReadyMade
     from melm.show.report import write_report
 
-    file, file_boxes = options.pop("file"), options.pop("file_boxes")
-    if file_boxes and not file:
-        raise UsageError("--file-boxes says how --file writes boxes, and there is no --file")
+    ready_made = file_of(options)
     reading = {name: options[name] for name in ("format", "split", "images", "classes", "background", "limit")}
     given = next((name for name, value in reading.items() if value is not None), None)
     if given and options["data"] is None:
@@ -69,7 +66,7 @@ def report(run: Path, out: Path | None, **options: Any) -> int:
         run,
         out,
         source,
-        proposals_file=ReadyMade(file, file_boxes) if file else None,
+        proposals_file=ready_made,
         **taken(options, "labels", "teacher", "looks", "look_at", "device"),
     )
     shown = f", {written.images:,} images in its gallery" if written.images else ""

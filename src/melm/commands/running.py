@@ -84,7 +84,7 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
     for text in labelled.failed:
         print(f"left out: {text}", file=sys.stderr)
     print(f"\nDone. Open {out / REPORT} in a browser. Then:")
-    for words, command in next_steps(out, place):
+    for words, command in next_steps(out, source):
         print(f"  {command}\n      {words}")
     return 0
 

@@ -14,7 +14,7 @@ from melm.detect.detector import Detector, branch_scores
 from melm.detect.labels import LABELS, LabelledImage, LabelsFile, tag_boxes
 from melm.detect.run import Looking, about, with_proposals
 from melm.errors import MelmError, UsageError, did_you_mean
-from melm.proposals import ProposalSettings, ReadyMade, settings_for_file
+from melm.proposals import ReadyMade, settings_for_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ def label_images(
     """Labels of all images in `out`/labels.jsonl, going on where it stopped."""
     settings = settings or LabelSettings()
     require_tags(detector, images)
-    boxes = settings_for_file(ProposalSettings("file"), proposals_file) if proposals_file else None
+    boxes = settings_for_file(detector.config.proposals, proposals_file) if proposals_file else None
     looking = Looking(detector, boxes)
     result = Labelled(out / LABELS)
     decides = {**about(detector, looking), **asdict(settings)}
-    tags = {image.id: known_tags(detector, image) for image in images}
-    with LabelsFile(out, detector.classes, decides, tags, overwrite=overwrite) as file:
+    now = {image.id: (image.path, known_tags(detector, image)) for image in images}
+    with LabelsFile(out, detector.classes, decides, now, overwrite=overwrite) as file:
         waiting = [image for image in images if image.id not in file.done]
         for image, key in with_proposals("labelling", looking, waiting, result.failed, workers, proposals_file):
             file.append(label_one(looking, image, key, settings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,8 @@ def tag_boxes(
     """
     kept = nms(boxes, scores, overlap)
     values = scores[kept].astype(np.float64)
-    chosen = values >= alike * values[0]
+    chosen = (values >= alike * values[0]) & (values > 0)
+    chosen[0] = True  # a tag is a promise
     rest = values[~chosen].sum()
     sure = min(present, 1.0) * values[chosen] / np.maximum(values[chosen] + rest, 1e-30)
     places = voted(boxes, scores, kept[chosen], vote) if vote else boxes[kept[chosen]]
@@ -63,19 +64,19 @@ def tag_boxes(
 
 
 class LabelsFile(LinesFile):
-    """`FOLDER/labels.jsonl`, written image by image. `tags` are those that images have now, by id: labels of other tags are
-    refused."""
+    """`FOLDER/labels.jsonl`, written image by image. `now` has path and tags of the images, by id: labels of another
+    image, or of other tags, are refused."""
 
     def __init__(
         self,
         folder: Path,
         names: Sequence[str],
         settings: Mapping[str, Any],
-        tags: Mapping[str, tuple[str, ...]],
+        now: Mapping[str, tuple[Path, tuple[str, ...]]],
         *,
         overwrite: bool = False,
     ) -> None:
-        self.names, self.tags = tuple(names), tags
+        self.names, self.now = tuple(names), now
         settings = {**settings, "classes": list(self.names)}
         super().__init__(folder / LABELS, settings, self._id, overwrite=overwrite)
 
@@ -86,9 +87,13 @@ class LabelsFile(LinesFile):
 
     def _id(self, path: Path, number: int, line: bytes) -> str:
         image = parsed_label(path, number, line, self.names)
-        now = self.tags.get(image.id, image.tags)
-        if sorted(now) != sorted(image.tags):
-            before, after = (", ".join(tags) or "nothing" for tags in (image.tags, now))
+        file, tags = self.now.get(image.id, (image.path, image.tags))
+        if Path(file) != image.path:
+            raise UsageError(
+                f"{path}: {image.id!r} was {image.path}, and is {file} now. Name another --out, or start anew with --overwrite"
+            )
+        if sorted(tags) != sorted(image.tags):
+            before, after = (", ".join(names) or "nothing" for names in (image.tags, tags))
             raise UsageError(
                 f"{path}: {image.id!r} was labelled as {before}, and is {after} now. --overwrite starts anew"
             )
@@ -96,21 +101,24 @@ class LabelsFile(LinesFile):
 
 
 class Labels:
-    """The images of a labels file, the most doubtful first. Only their places in the file are held in memory."""
+    """The images of a labels file, or only those with some ids, the most doubtful first. Their places are held in memory."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, only: Collection[str] | None = None) -> None:
         self.path = path / LABELS if path.is_dir() else path
         if not self.path.is_file():
             raise MelmError(f"{self.path}: there is no such file; `melm label RUN DATA --out FOLDER` writes it")
         self.classes = classes_beside(self.path)
         self.settings = read_settings(settings_beside(self.path)) or {}
-        doubts, starts, at = [], [], 0
+        doubts, numbers, starts, at = [], [], [], 0
         for number, line in whole_lines(self.path):
-            doubts.append(parsed_label(self.path, number, line, self.classes).doubt)
-            starts.append(at)
+            image = parsed_label(self.path, number, line, self.classes)
+            if only is None or image.id in only:
+                doubts.append(image.doubt)
+                numbers.append(number)
+                starts.append(at)
             at += len(line)
         order = np.argsort(-np.array(doubts, np.float32), kind="stable")
-        self._numbers, self._starts = order + 1, np.array(starts, np.int64)[order]
+        self._numbers, self._starts = (np.array(values, np.int64)[order] for values in (numbers, starts))
 
     def __len__(self) -> int:
         return len(self._starts)

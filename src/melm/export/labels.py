@@ -59,9 +59,9 @@ def export_labels(
     return writer.write(_of_classes(labels, tuple(names)), names, out, settings)
 
 
-def write_exports(folder: Path, exports: Iterable[Export], *, overwrite: bool = False) -> list[Path]:
-    """Writes the labels that `folder` holds into FOLDER/FORMAT for each format; what to give to each tool."""
-    labels = Labels(folder)
+def write_exports(labels: Labels, exports: Iterable[Export], *, overwrite: bool = False) -> list[Path]:
+    """Writes labels into FORMAT in their folder, for each format; what to give to each tool."""
+    folder = labels.path.parent
     return [
         export_labels(labels, labels.classes, folder / format, format, settings, overwrite=overwrite)
         for format, settings in exports

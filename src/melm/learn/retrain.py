@@ -18,7 +18,7 @@ from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError, one_of
 from melm.files import packed, write_whole
 from melm.learn.checkpoint import save_pair
-from melm.learn.data import Ready, check_tags, prepare, read_features
+from melm.learn.data import Ready, check_tags, prepare, read_features, with_boxes_of
 from melm.learn.features import boxes_of
 from melm.learn.loop import AFTER_EPOCH, Learner, learn
 from melm.learn.map_store import MapStore
@@ -30,7 +30,7 @@ from melm.learn.run_folder import RunFolder, data_digest, data_record, device_na
 from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.student import by_scale
 from melm.model.trunks import FrozenTrunk, normal_scale
-from melm.proposals import ProposalStore
+from melm.proposals import ProposalStore, ReadyMade
 
 OBJECTS = "objects.npz"
 
@@ -206,6 +206,7 @@ def retrain(
     out: Path | str,
     config: RetrainConfig | None = None,
     *,
+    proposals_file: ReadyMade | None = None,
     device: str = "auto",
     workers: int | None = None,
     overwrite: bool = False,
@@ -234,7 +235,12 @@ def retrain(
         images = read_tags(source)
         _same_classes(images, teacher)
         check_tags(images)
-        ready = prepare(images, teacher.config, processes, workers, None, skip_bad)
+        boxes = with_boxes_of(teacher.config, proposals_file)
+        if boxes.proposals != teacher.config.proposals:
+            raise UsageError(f"{run}: was learned on other boxes than those of {proposals_file}. Give the same --file")
+        if boxes.proposals.method == "file" and proposals_file is None:
+            raise UsageError(f"{run}: was learned on the boxes of a file. Give it with --file")
+        ready = prepare(images, teacher.config, processes, workers, proposals_file, skip_bad)
         folder = RunFolder(Path(out))
         about = _about(teacher, config, ready, source, processes)
         if processes.first:

@@ -115,17 +115,21 @@ class RunFolder:
             return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            strange = [p.name for p in self.path.iterdir()] if not overwrite else []
-            if strange:
-                raise UsageError(f"{self.path} is not empty and holds no run ({strange[0]}, ...); name another --out")
             if overwrite:
-                self._clear()
+                self.clear()
+            elif strange := [p.name for p in self.path.iterdir()]:
+                raise UsageError(f"{self.path} is not empty and holds no run ({strange[0]}, ...); name another --out")
             write_whole(self.path / "run.json", json.dumps(about, indent=1, ensure_ascii=False).encode())
         except OSError as error:
             raise MelmError(f"{self.path}: cannot be written ({error.strerror}). Name another --out") from None
 
-    def _clear(self) -> None:
-        """Removes what a run wrote, and nothing else."""
+    def clear(self) -> None:
+        """Removes what a run wrote, and nothing else; nothing from a folder that is no run's."""
+        if not (self.path / "run.json").exists():
+            strange = [p.name for p in self.path.iterdir()] if self.path.is_dir() else []
+            if strange:
+                raise UsageError(f"{self.path} is not empty and holds no run ({strange[0]}, ...); name another --out")
+            return
         for name in RUN_FILES:
             (self.path / name).unlink(missing_ok=True)
         for numbers in (*self.path.glob("checkpoint-*.safetensors"), *self.path.glob("model-*.safetensors")):
