@@ -154,3 +154,21 @@ def test_goes_on_after_any_step(small_scenes, command, tmp_path, stage):
     again = [json.loads(line) for line in sorted((out / "labels" / "labels.jsonl").read_text().splitlines())]
     for before, now in zip(map(json.loads, labels), again, strict=True):
         np.testing.assert_array_equal(before["boxes"], now["boxes"])
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_the_work(small_scenes, command, tmp_path):
+    data, out = small_scenes / "train-tags.csv", tmp_path / "mine"
+    (out / "tensorboard").mkdir(parents=True)
+    (out / "tensorboard" / "events").write_text("precious")
+    for words in ([], ["--overwrite"], ["--retrain"], ["--retrain", "--overwrite"]):
+        result = run(command, data, out, *words)
+        assert result.returncode == 2 and "holds no run" in result.stderr and "1 of" not in result.stdout
+    assert (out / "tensorboard" / "events").read_text() == "precious"
+    assert run(command, data, "/").returncode == 2
+
+
+def test_a_run_of_the_other_kind_is_refused_before_the_work(small_scenes, command, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"config": {}}))
+    result = run(command, small_scenes / "train-tags.csv", tmp_path / "run", "--retrain")
+    assert result.returncode == 2 and "melm retrain" in result.stderr and not (tmp_path / "run-first").exists()
