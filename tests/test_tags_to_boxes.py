@@ -11,7 +11,9 @@ from PIL import Image
 import melm
 from conftest import draw_scene, save_scenes
 from learners import small_arguments
+from melm.data import Source, read_image, read_tags
 from melm.detect.labels import Labels
+from melm.proposals import ProposalSettings, compute_proposals
 
 
 def run(command, data, out, *rest, **changes):
@@ -172,3 +174,17 @@ def test_a_run_of_the_other_kind_is_refused_before_the_work(small_scenes, comman
     (tmp_path / "run" / "run.json").write_text(json.dumps({"config": {}}))
     result = run(command, small_scenes / "train-tags.csv", tmp_path / "run", "--retrain")
     assert result.returncode == 2 and "melm retrain" in result.stderr and not (tmp_path / "run-first").exists()
+
+
+@pytest.mark.slow
+def test_boxes_of_a_file_serve_every_step(small_scenes, command, tmp_path):
+    data, out = small_scenes / "train-tags.csv", tmp_path / "run"
+    settings = ProposalSettings("edge-boxes", max_boxes=50)
+    boxes = {i.id: compute_proposals(read_image(i.path), settings).boxes for i in read_tags(Source(data))}
+    np.savez(tmp_path / "boxes.npz", **boxes)
+    words = [word for word in small_arguments(data, out)[1:] if word not in ("--proposals", "edge-boxes")]
+    result = command("run", *words, "--file", tmp_path / "boxes.npz", "--retrain")
+    assert result.returncode == 0, result.stderr
+    assert len(Labels(out / "labels")) == 13
+    result = command("retrain", tmp_path / "run-first", data, "--out", tmp_path / "other")
+    assert result.returncode == 2 and "Give it with --file" in result.stderr
