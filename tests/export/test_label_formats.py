@@ -532,7 +532,7 @@ def test_exports_of_a_labels_file(images, tmp_path):
             record |= {"tags": image.tags, "best": image.best.tolist()}
             file.write(json.dumps(record).encode() + b"\n")
     (tmp_path / "labels.settings.json").write_text(json.dumps({"classes": NAMES}))
-    paths = write_exports(tmp_path, [("csv", ExportSettings()), ("labelstudio", ExportSettings())])
+    paths = write_exports(Labels(tmp_path), [("csv", ExportSettings()), ("labelstudio", ExportSettings())])
     assert paths == [tmp_path / "csv/labels.csv", tmp_path / "labelstudio/tasks.json"]
     tasks = json.loads(paths[1].read_bytes())
     assert [task["data"]["image_id"] for task in tasks] == [image.id for image in Labels(tmp_path)]
