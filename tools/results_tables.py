@@ -42,7 +42,9 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def spread(values: list[float]) -> str:
-    """Mean over the seeds and how far they lie apart, percent."""
+    """Mean over the seeds and how far they lie apart, percent; a single seed as it is."""
+    if len(values) == 1:
+        return f"{100 * values[0]:.1f}"
     mean, apart = 100 * statistics.fmean(values), 100 * (max(values) - min(values))
     return f"{mean:.1f} ± {apart / 2:.1f}"
 
