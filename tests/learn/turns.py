@@ -52,6 +52,7 @@ def turn(arguments, limit=None, beyond=None, file=None, lines=None, seconds=None
         except BaseException:
             traceback.print_exc()
         finally:
+            sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
     started = time.monotonic()
