@@ -52,8 +52,7 @@ def test_every_recipe_of_ours_reads(path):
         assert not log.exists()
     else:
         kept = json.loads(log.read_text())
-        enough = 1 if path.stem == "voc2007-100-vgg16" else 2  # that one shows that it runs, not how well
-        assert len(recipe.seeds) >= enough and kept["commit"] and kept["parts"]["learning"]["seconds"] > 0
+        assert len(recipe.seeds) >= 2 and kept["commit"] and kept["parts"]["learning"]["seconds"] > 0
         assert {run["name"] for m in kept["measured"] for run in m["runs"]} == {
             f"{run.name}-{seed}" for run in recipe.runs for seed in recipe.seeds
         }
