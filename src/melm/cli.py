@@ -21,6 +21,7 @@ from melm.commands.measuring import evaluate
 from melm.commands.reporting import report
 from melm.commands.running import run
 from melm.errors import MelmError, UsageError, did_you_mean
+from melm.memory import keep_freed_memory
 
 RESUMABLE = ("proposals", "features", "train", "retrain", "detect", "label", "evaluate", "run", "demo")
 
@@ -79,6 +80,7 @@ def main() -> None:
         # Threads of PyTorch that wait for each other keep their core by spinning. Briefly is enough: beside any other busy
         # program, the trunk is then three times faster (docs/performance.md).
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    keep_freed_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names and terminals of any encoding

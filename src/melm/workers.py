@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import TypeVar
@@ -57,6 +57,29 @@ def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int
         ) from None
     finally:
         pool.shutdown(wait=finished, cancel_futures=True)
+
+
+def in_threads(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[tuple[Item, Result]]:
+    """Each item with its result, in the order of completion, for work that leaves Python alone: no process has to be started,
+    nothing is sent. An error ends it when what is in hand is done."""
+    if threads <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    waiting = iter(items)
+    pool = ThreadPoolExecutor(threads)
+    running: dict[Future[Result], Item] = {}
+    try:
+        while True:
+            for item in islice(waiting, 2 * threads - len(running)):
+                running[pool.submit(work, item)] = item
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                item = running.pop(future)
+                yield item, future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextlib.contextmanager

@@ -53,17 +53,20 @@ def test_stem_and_tail_are_the_trunk(name):
             torch.nn.init.normal_(module.bias)
     image = torch.randn(1, 3, 90, 133)
     with torch.no_grad():
-        stem, tail, middle = backbone.split()
-        map = stem(image)
+        tail, middle = backbone.split()
+        map = backbone.stem(image)
         assert map.shape[1] == middle
         again = tail(map[0].permute(1, 2, 0)).permute(2, 0, 1)
         torch.testing.assert_close(again, backbone.trunk(image)[0], rtol=1e-3, atol=1e-3)
+        folded = backbone.reading()
+        torch.testing.assert_close(folded.stem(image), map, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(folded.trunk(image), backbone.trunk(image), rtol=1e-3, atol=1e-3)
 
 
 def test_a_tail_learns_apart_from_the_trunk():
     backbone = build_backbone("lite0").eval()
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    tail = backbone.split()[1]
+    tail = backbone.split()[0]
     tail(torch.randn(4, 5, 112)).sum().backward()
     with torch.no_grad():
         for parameter in tail.parameters():

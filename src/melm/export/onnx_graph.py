@@ -106,7 +106,7 @@ class Scorer(nn.Module):
     def judged(self, students: Students, output: Output, image: Tensor, boxes: Tensor) -> Output:
         """As `Students.judge`, of an image that nobody learned from."""
         config, size = students.config, size_of(image)
-        stem = self.backbone.split()[0]
+        stem = self.backbone.stem
         best = normal_scale(boxes, config.scales, larger(size), students.normal_size)  # type: ignore[arg-type]
         rows: list[Tensor] = []
         seen: list[list[Tensor]] = [[] for _ in students.students]

@@ -9,14 +9,18 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from melm.data.images import read_image
 from melm.data.records import TaggedImage
 from melm.errors import MelmError
 from melm.files import cache_folder, write_whole
+from melm.learn.map_store import MapStore
+from melm.learn.processes import a_thread_each
 from melm.learn.region_store import RegionStore, trunk_digest
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import Proposals, ProposalStore
+from melm.workers import in_threads
 
 FITTED_ON = 64  # images: enough boxes for the principal components of 1,280 channels
 BOXES_OF_EACH = 1000
@@ -40,13 +44,18 @@ def fit_basis(
         cache_folder() / "features" / f"basis-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}.safetensors"
     )
     if not path.is_file():
-        samples = []
-        for i in chosen:
+
+        def sample(i: int) -> Tensor:
             boxes = torch.from_numpy(boxes_of(proposals, keys[i], images[i].path).boxes)
             some = torch.linspace(0, len(boxes) - 1, min(len(boxes), BOXES_OF_EACH)).long()
-            samples.append(trunk.look_wide(read_image(images[i].path), boxes[some]).cpu())
-            advance()
-        trunk.fit(torch.cat(samples))
+            return trunk.look_wide(read_image(images[i].path), boxes[some]).cpu()
+
+        samples = {}
+        with a_thread_each(trunk.mean.device) as threads:
+            for i, wide in in_threads(sample, chosen, threads):
+                samples[i] = wide
+                advance()
+        trunk.fit(torch.cat([samples[i] for i in chosen]))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, save({"mean": trunk.mean.cpu(), "basis": trunk.basis.cpu()}))
@@ -67,12 +76,30 @@ def make_regions(
 ) -> None:
     """Reads every image that is not in the store yet."""
     store.prepare()
-    for image, key in zip(images, keys, strict=True):
+
+    def read(item: tuple[TaggedImage, str]) -> None:
+        image, key = item
         found = boxes_of(proposals, key, image.path)
         there = store.get(key)
         if there is None or there.shape[1] != len(found):
             store.put(key, trunk.look(read_image(image.path), torch.from_numpy(found.boxes)))
-        advance()
+
+    with a_thread_each(trunk.mean.device) as threads:
+        for _ in in_threads(read, zip(images, keys, strict=True), threads):
+            advance()
+
+
+def make_maps(
+    maps: MapStore,
+    images: Sequence[TaggedImage],
+    keys: Sequence[str],
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """The same for what students begin with."""
+    maps.prepare()
+    with a_thread_each(maps.trunk.mean.device) as threads:
+        for _ in in_threads(lambda item: maps.make(item[1], item[0].path), zip(images, keys, strict=True), threads):
+            advance()
 
 
 def boxes_of(proposals: ProposalStore, key: str, path: Path) -> Proposals:

@@ -21,7 +21,7 @@ from melm.errors import MelmError
 from melm.files import cache_folder, packed, prepare_store, write_whole
 from melm.model.trunks import FrozenTrunk
 
-VERSION = 1  # raise it when the same names would give other numbers
+VERSION = 2  # raise it when the same names would give other numbers
 
 
 class MapStore:

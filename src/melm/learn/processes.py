@@ -71,6 +71,21 @@ class Processes:
             dist.barrier()
 
 
+@contextmanager
+def a_thread_each(device: torch.device) -> Iterator[int]:
+    """How many images to read at once: on a CPU as many as PyTorch has threads, each with one of them, for threads that share
+    the work of one image wait for each other at every layer. On a GPU one."""
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield 1
+        return
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
 def device_named(name: str, local_rank: int = 0) -> torch.device:
     one_of("device", name, DEVICES)
     there = torch.cuda.is_available()

@@ -21,7 +21,7 @@ from melm.model.branches import Regions
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import ProposalSettings
 
-VERSION = 2  # raise it when the same names would give other numbers
+VERSION = 3  # raise it when the same names would give other numbers
 
 
 class RegionStore:

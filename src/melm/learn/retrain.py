@@ -19,7 +19,7 @@ from melm.errors import MelmError, UsageError, one_of
 from melm.files import packed, write_whole
 from melm.learn.checkpoint import save_pair
 from melm.learn.data import Ready, check_tags, prepare, read_features, with_boxes_of
-from melm.learn.features import boxes_of
+from melm.learn.features import boxes_of, make_maps
 from melm.learn.loop import AFTER_EPOCH, Learner, learn
 from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, load_model
@@ -250,12 +250,9 @@ def retrain(
         teacher.network.to(processes.device)
         regions = read_features(ready, trunk, processes, (trunk.mean, trunk.basis))
         maps = MapStore(trunk, config.scales)
-        maps.prepare()
-        mine = list(zip(processes.share(list(ready.images)), processes.share(ready.keys), strict=True))
+        mine, keys = processes.share(list(ready.images)), processes.share(ready.keys)
         with processes.steps("maps", len(mine)) as steps:
-            for image, key in mine:
-                maps.make(key, image.path)
-                steps.advance()
+            make_maps(maps, mine, keys, steps.advance)
         processes.wait()
         objects = _objects(teacher, config, ready, regions, maps, folder, processes)
         say(f"{sum(map(len, objects)):,} objects found in {len(objects):,} images by {run}")

@@ -22,7 +22,7 @@ class Student(nn.Module):
 
     def __init__(self, trunk: FrozenTrunk, hidden: int, dropout: float, classes: int) -> None:
         super().__init__()
-        _, self.tail, _ = trunk.backbone.split()
+        self.tail, _ = trunk.backbone.split()
         self.stride = trunk.backbone.stride
         self.reduce = nn.Linear(trunk.backbone.channels, trunk.components)
         with torch.no_grad():

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from melm.model.backbones.backbone import Backbone
+from melm.model.backbones.backbone import Backbone, Reading
 from melm.model.branches import Regions
 from melm.model.dropout import Dropout
 from melm.model.pooling import frame_and_ring, region_mean
@@ -35,12 +35,20 @@ class FrozenTrunk(nn.Module):
         super().__init__()
         self.backbone = backbone.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.scales, self.normal_size, self.components = scales, normal_size, min(components, backbone.channels)
+        self._read_as: tuple[tuple[tuple[int, int], ...], Reading] | None = None
         self.register_buffer("mean", torch.zeros(backbone.channels))
         self.register_buffer("basis", torch.zeros(backbone.channels, self.components))
 
     def train(self, mode: bool = True) -> FrozenTrunk:
         super().train(False)  # frozen is frozen
         return self
+
+    def reading(self) -> Reading:
+        """The backbone as it is now, arranged to be read; arranged anew when its weights have changed or moved."""
+        now = tuple((t.data_ptr(), t._version) for t in (*self.backbone.parameters(), *self.backbone.buffers()))
+        if self._read_as is None or self._read_as[0] != now:
+            self._read_as = now, self.backbone.reading()
+        return self._read_as[1]
 
     @torch.no_grad()
     def look(self, pixels: Pixels, boxes: Tensor, scale: int | None = None, flip: bool = False) -> Regions:
@@ -64,7 +72,7 @@ class FrozenTrunk(nn.Module):
             small = resized(pixels, scale)
             image = self.backbone.normalise(torch.from_numpy(small).to(device))[None]
             image = image.to(memory_format=torch.channels_last)
-            map = reduce(self.backbone.trunk(image)[0].permute(1, 2, 0).contiguous())  # (H, W, width)
+            map = reduce(self.reading().trunk(image)[0].permute(1, 2, 0).contiguous())  # (H, W, width)
             there = boxes[rows].to(device) * boxes.new_tensor(
                 [small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]
             ).repeat(2).to(device)
@@ -78,7 +86,7 @@ class FrozenTrunk(nn.Module):
     @torch.no_grad()
     def stem_maps(self, pixels: Pixels, scales: tuple[int, ...]) -> list[Tensor]:
         """What the first part of the trunk makes of an image at each scale, (h, w, M) each: what a student begins with."""
-        stem, device = self.backbone.split()[0], self.mean.device
+        stem, device = self.reading().stem, self.mean.device
         maps = []
         for scale in scales:
             image = self.backbone.normalise(torch.from_numpy(resized(pixels, scale)).to(device))[None]
@@ -142,8 +150,10 @@ def normal_scale(boxes: Tensor, scales: tuple[int, ...], larger_side: int, norma
 def means(map: Tensor, boxes: Tensor, stride: int, parts: int = 3) -> list[Tensor]:
     """The map's mean over box, frame and ring (N, C), or over the first of them; boxes in the pixels that the map was made of."""
     frame, inner, ring, within = frame_and_ring(boxes)
-    regions = ((boxes, None), (frame, inner), (ring, within))[:parts]
-    return [region_mean(map, outer, 1 / stride, hole) for outer, hole in regions]
+    outer, holes = torch.cat([boxes, frame, ring][:parts]), torch.cat([torch.zeros_like(boxes), inner, within][:parts])
+    return list(
+        region_mean(map, outer, 1 / stride, holes).view(parts, len(boxes), -1)
+    )  # sums of the map are made once for all
 
 
 def covers(boxes: Tensor, width: int, height: int) -> Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +39,14 @@ CAFFE = InputConvention("bgr", 255.0, (103.939, 116.779, 123.68), (1.0, 1.0, 1.0
 MATCONVNET = InputConvention("rgb", 255.0, (123.68, 116.779, 103.939), (1.0, 1.0, 1.0))
 
 
+class Reading(Protocol):
+    """What a frozen trunk asks of a backbone."""
+
+    def trunk(self, image: Tensor) -> Tensor: ...
+
+    def stem(self, image: Tensor) -> Tensor: ...
+
+
 class Backbone(nn.Module, ABC):
     """A convolutional network without its classifier, cut where boxes are pooled.
 
@@ -61,9 +68,16 @@ class Backbone(nn.Module, ABC):
     def trunk(self, image: Tensor) -> Tensor:
         """The map that boxes are pooled from: (1, 3, H, W) -> (1, C, about H / stride, about W / stride)."""
 
-    def split(self) -> tuple[Callable[[Tensor], Tensor], nn.Module, int]:
-        """The trunk in two: a stem up to a map at the trunk's stride, (1, 3, H, W) -> (1, M, h, w); a module of its own for the
-        rest, (h, w, M) -> (h, w, C), with a copy of the weights; and M."""
+    def reading(self) -> Reading:
+        """The trunk for those who only read, with the weights it has now."""
+        return self
+
+    def stem(self, image: Tensor) -> Tensor:
+        """The first part of the trunk, up to a map at its stride: (1, 3, H, W) -> (1, M, h, w)."""
+        raise UsageError(f"{self.name}: its trunk is not made in two parts. lite0 and lite2 are")
+
+    def split(self) -> tuple[nn.Module, int]:
+        """What comes after the stem, (h, w, M) -> (h, w, C), as a module of its own with a copy of the weights; and M."""
         raise UsageError(f"{self.name}: its trunk is not made in two parts. lite0 and lite2 are")
 
     @abstractmethod

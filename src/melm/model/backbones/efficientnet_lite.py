@@ -7,13 +7,13 @@ connected layers before their classifier: the trunk is everything up to the last
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from melm.model.backbones.backbone import Backbone, InputConvention
+from melm.model.backbones.folded import Folded, scale_and_shift
 
 LITE = InputConvention("rgb", 1.0, (127 / 255,) * 3, (128 / 255,) * 3)
 # repeats, kernel, stride, expansion and channels of each stage of Lite0
@@ -33,13 +33,15 @@ class SameConv2d(nn.Conv2d):
     """A convolution padded as TensorFlow's SAME: the map is the image over the stride, rounded up, whatever the size."""
 
     def forward(self, input: Tensor) -> Tensor:
+        input, padding = self.padded(input)
+        return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def padded(self, input: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """The input, and how much is still to be padded on each side: all of it, unless it is odd."""
         down, across = (self._padding(axis, input.shape[2 + axis]) for axis in (0, 1))
         if down % 2 or across % 2:  # the odd row and column lie below and to the right
-            input = F.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2))
-            down = across = 0
-        return F.conv2d(
-            input, self.weight, self.bias, self.stride, (down // 2, across // 2), self.dilation, self.groups
-        )
+            return F.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2)), (0, 0)
+        return input, (down // 2, across // 2)
 
     def _padding(self, axis: int, size: int) -> int:
         stride = self.stride[axis]
@@ -110,19 +112,20 @@ class EfficientNetLite(Backbone):
         self.train(self.training)  # batch normalisation in its lasting mode from the start
 
     def trunk(self, image: Tensor) -> Tensor:
-        x = F.relu6(self._bn0(self._conv_stem(image)))
-        x = self._blocks(x)
+        x: Tensor = self._blocks[self.cut :](self.stem(image))
         return F.relu6(self._bn1(self._conv_head(x)))
 
-    def split(self) -> tuple[Callable[[Tensor], Tensor], nn.Module, int]:
-        """Cut before the stage whose stride became a dilation: two stages and the last convolution are the rest."""
-        first = self._blocks[: self.cut]
+    def stem(self, image: Tensor) -> Tensor:
+        """All before the stage whose stride became a dilation."""
+        x: Tensor = self._blocks[: self.cut](F.relu6(self._bn0(self._conv_stem(image))))
+        return x
 
-        def stem(image: Tensor) -> Tensor:
-            cells: Tensor = first(F.relu6(self._bn0(self._conv_stem(image))))
-            return cells
+    def reading(self) -> Folded:
+        return Folded(self)
 
-        return stem, Tail(self), self.middle
+    def split(self) -> tuple[nn.Module, int]:
+        """Two stages and the last convolution."""
+        return Tail(self), self.middle
 
     def head(self, pooled: Tensor) -> Tensor:
         return pooled.mean(dim=(1, 2))
@@ -154,7 +157,7 @@ class TailBlock(nn.Module):
         super().__init__()
         self.adds = block.adds
         self.widen = _merged(block._expand_conv, block._bn0)
-        scale, shift = _scale_and_shift(block._bn1)
+        scale, shift = scale_and_shift(block._bn1)
         self.register_buffer("around", (block._depthwise_conv.weight.detach() * scale[:, None, None, None]).clone())
         self.shift = nn.Parameter(shift.clone())
         self.dilation = block._depthwise_conv.dilation[0]
@@ -183,15 +186,9 @@ class _LookAround(torch.autograd.Function):
         return F.conv2d(gradient, turned, None, 1, "same", ctx.dilation, len(weight)), None, None
 
 
-def _scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    assert norm.running_mean is not None and norm.running_var is not None
-    scale = (norm.weight / torch.sqrt(norm.running_var + norm.eps)).detach()
-    return scale, (norm.bias - norm.running_mean * scale).detach()
-
-
 def _merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Linear:
     """A 1x1 convolution and the normalisation after it, as one matrix."""
-    scale, shift = _scale_and_shift(norm)
+    scale, shift = scale_and_shift(norm)
     layer = nn.Linear(convolution.in_channels, convolution.out_channels)
     with torch.no_grad():
         layer.weight.copy_(convolution.weight[:, :, 0, 0] * scale[:, None])

@@ -1,0 +1,27 @@
+"""Memory that PyTorch frees and takes again a thousand times a second stays with the process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+# mallopt's names in malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+
+
+def keep_freed_memory() -> None:
+    """Asks the C library to keep what is freed. By default it hands every large array back to the system, which clears it page by
+    page when the next one is asked for: a third of the time in which a trunk reads an image (docs/performance.md).
+
+    Only GNU's C library is asked, and not where the user has said something about it.
+    """
+    if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library
+    mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+    mallopt(M_ARENA_MAX, 1)  # threads have arenas that cannot grow beyond 64 MB
