@@ -75,13 +75,12 @@ class Learner:
     def __post_init__(self) -> None:
         config, self.network = self.config, self.step.network
         learned = [{"params": parameters, "share": share} for share, parameters in self.step.rates()]
-        self.optimizer: torch.optim.Optimizer
+        rate, decay = config.learning_rate, config.weight_decay
+        self.optimizer: torch.optim.Optimizer  # fused: one pass over each weight
         if config.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(
-                learned, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
-            )
+            self.optimizer = torch.optim.SGD(learned, rate, momentum=config.momentum, weight_decay=decay, fused=True)
         else:
-            self.optimizer = torch.optim.AdamW(learned, config.learning_rate, weight_decay=config.weight_decay)
+            self.optimizer = torch.optim.AdamW(learned, rate, weight_decay=decay, fused=True)
         self.scaler = torch.amp.GradScaler("cuda", enabled=config.precision == "fp16")
         self.position = Position()
         self.previous: dict[int, Tensor] = {}  # feedback = previous: objectness of each image's last look
