@@ -20,6 +20,7 @@ from melm.errors import MelmError, UsageError
 from melm.export.labels import Export, ExportSettings, write_exports
 from melm.learn.data import with_boxes_of
 from melm.learn.presets import LearnConfig, enough_epochs
+from melm.learn.processes import joined
 from melm.learn.retrain import retrain
 from melm.learn.run_folder import RunFolder
 from melm.learn.students import RetrainConfig
@@ -147,18 +148,20 @@ def label(
     """
     source = data if isinstance(data, Source) else Source(Path(data))
     folder = Path(run) / LABELS if out is None else Path(out)
-    label_images(
-        load(run, look, device),
-        read_tags(source),
-        folder,
-        settings,
-        proposals_file=proposals_file,
-        workers=workers,
-        overwrite=overwrite,
-    )
     exports = [(one, ExportSettings()) if isinstance(one, str) else one for one in to]
-    labels = Labels(folder)
-    write_exports(labels, exports, overwrite=overwrite)
+    with joined(device) as processes:
+        label_images(
+            load(run, look, device),
+            read_tags(source),
+            folder,
+            settings,
+            proposals_file=proposals_file,
+            workers=workers,
+            overwrite=overwrite,
+            processes=processes,
+        )
+        labels = Labels(folder)
+        processes.first_does(lambda: write_exports(labels, exports, overwrite=overwrite))
     return labels
 
 
