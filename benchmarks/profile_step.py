@@ -1,4 +1,4 @@
-"""Where the time of one learning step goes, part by part, for one image of VOC's size, and how near it is to what the machine can.
+"""Where the time of one learning step goes, part by part, for one image of VOC's size, and how near that comes to the peak.
 
     python benchmarks/profile_step.py --preset fast
     python benchmarks/profile_step.py --preset paper-vggf

@@ -10,7 +10,7 @@ from PIL import Image
 
 import melm
 from conftest import draw_scene, save_scenes
-from learners import small_arguments
+from learners import alone, small_arguments
 from melm.data import Source, read_image, read_tags
 from melm.detect.labels import Labels
 from melm.proposals import ProposalSettings, compute_proposals
@@ -45,6 +45,33 @@ def test_from_tags_to_boxes_and_once_more(small_scenes, command, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "learned already" in result.stdout and "1 of 4" not in result.stdout
     assert kept == {name: (out / name).read_bytes() for name in kept}
+
+
+@pytest.mark.slow
+def test_two_processes_do_the_whole_job(small_scenes, shared_cache, tmp_path):
+    """The first speaks and writes; labels are those of one process with the same detector."""
+    out = tmp_path / "run"
+    words = [*small_arguments(small_scenes / "train-tags.csv", out)[1:], "--no-retrain"]
+    result = alone(
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "melm", "run", *words]
+    )
+    assert result.returncode == 0, result.stderr
+    for said in ("1 of 4: what is in", "2 of 4: learning", "3 of 4: labelling", "4 of 4: the report", "Done."):
+        assert result.stdout.count(said) == 1
+    assert (out / "report.html").is_file() and (out / "labels" / "csv" / "labels.csv").is_file()
+    again = [
+        "-m",
+        "melm",
+        "label",
+        out,
+        small_scenes / "train-tags.csv",
+        "--out",
+        tmp_path / "labels",
+        "--device",
+        "cpu",
+    ]
+    assert alone([*again, "--workers", "1"]).returncode == 0
+    assert (tmp_path / "labels" / "labels.jsonl").read_bytes() == (out / "labels" / "labels.jsonl").read_bytes()
 
 
 def test_what_it_says_to_do_next_can_be_done(small_scenes, command, tmp_path):

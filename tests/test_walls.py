@@ -12,7 +12,7 @@ from melm.data import Source, TaggedImage, TaggedImages, read_tags
 
 ROOT = Path(melm.__file__).parent
 ORDER = ["data", "proposals", "model", "learn", "detect", "measure", "show", "export"]  # as the data walks
-EVERYWHERE = {"errors", "boxes", "config", "progress", "workers", "files"}  # import none of the folders
+EVERYWHERE = {"errors", "boxes", "config", "progress", "workers", "files", "memory"}  # import none of the folders
 MAY_READ_BOXES = {
     "data",
     "measure",

@@ -92,11 +92,12 @@ def prepare_store(folder: Path, name: str, about: Mapping[str, object]) -> None:
 def lock(file: IO[bytes], path: Path) -> None:
     """Two writers of one file would undo each other's work. The lock goes when the process ends, however it ends."""
     if sys.platform != "win32":
+        taken = UsageError(f"{path}: another process is writing it. Wait for that one, or name another folder")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(
-                f"{path}: another process is writing it. Wait for that one, or name another folder"
-            ) from None
+            raise taken from None
         except OSError:
-            pass  # a file system without locks
+            return  # a file system without locks
+        if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+            raise taken  # which has put a whole new file in its place since this one was opened

@@ -20,6 +20,7 @@ from melm.errors import MelmError, UsageError
 from melm.export.labels import Export, ExportSettings, write_exports
 from melm.learn.data import with_boxes_of
 from melm.learn.presets import LearnConfig, enough_epochs
+from melm.learn.processes import joined
 from melm.learn.retrain import retrain
 from melm.learn.run_folder import RunFolder
 from melm.learn.students import RetrainConfig
@@ -62,69 +63,85 @@ def tags_to_boxes(
         out = Path(abspath(out))
     steps = 5 if again else 4
     first = out.with_name(f"{out.name}-first") if again else out
-    if overwrite:  # all of it now: what is stopped after this goes on without
-        for folder in {out, first}:
-            RunFolder(folder).clear()
-        shutil.rmtree(out / LABELS, ignore_errors=True)
-    require_free(out, again is not None)
-    if not (first / "run.json").is_file():  # what learning has begun with was checked then
-        say(f"1 of {steps}: what is in {source.path}")
-        require_sound(source, workers, skip_bad, say)
-    say(f"\n2 of {steps}: learning from the tags, in {first}")
-    images = read_tags(source)
-    watching = WhileLearning(
-        first,
-        images,
-        images.classes,
-        with_boxes_of(config, proposals_file),
-        proposals_file,
-        truth_of(source),
-        MEASURED,
-        watched_of(images),
-    )
-    train(
-        source,
-        first,
-        config,
-        proposals_file=proposals_file,
-        basis=basis,
-        device=device,
-        workers=workers,
-        skip_bad=skip_bad,
-        after_epoch=watching,
-        say=say,
-    )
-    if again:
-        say(f"\n3 of {steps}: learning on from what it found, in {out}")
-        again = again.with_(epochs=enough_epochs(again.epochs, again.accumulate, sum(bool(i.tags) for i in images)))
-        retrain(
-            first,
-            source,
+
+    def start() -> None:
+        if overwrite:  # all of it now: what is stopped after this goes on without
+            for folder in {out, first}:
+                RunFolder(folder).clear()
+            shutil.rmtree(out / LABELS, ignore_errors=True)
+        require_free(out, again is not None)
+        if not (first / "run.json").is_file():  # what learning has begun with was checked then
+            say(f"1 of {steps}: what is in {source.path}")
+            require_sound(source, workers, skip_bad, say)
+        say(f"\n2 of {steps}: learning from the tags, in {first}")
+
+    def finish() -> None:
+        labels = Labels(out / LABELS, {image.id for image in images})
+        say(label_text(labelled, labels, write_exports(labels, exports)))
+        say(f"\n{steps} of {steps}: the report")
+        report = write_report(
             out,
-            again,
+            out / REPORT,
+            source,
+            teacher=first if again else None,
             proposals_file=proposals_file,
             device=device,
             workers=workers,
+        )
+        say(f"{report.path}: {report.size / 1e6:.1f} MB, {report.images:,} images in its gallery")
+
+    with joined(device) as processes:
+        say = say if processes.first else lambda text: None
+        processes.first_does(start)
+        images = read_tags(source)
+        watching = WhileLearning(
+            first,
+            images,
+            images.classes,
+            with_boxes_of(config, proposals_file),
+            proposals_file,
+            truth_of(source),
+            MEASURED,
+            watched_of(images),
+        )
+        train(
+            source,
+            first,
+            config,
+            proposals_file=proposals_file,
+            basis=basis,
+            device=device,
+            workers=workers,
             skip_bad=skip_bad,
+            after_epoch=watching,
             say=say,
         )
-    say(f"\n{steps - 1} of {steps}: labelling")
-    labelled = label_images(
-        load(out, None, device), images, out / LABELS, proposals_file=proposals_file, workers=workers
-    )
-    labels = Labels(out / LABELS, {image.id for image in images})
-    say(label_text(labelled, labels, write_exports(labels, exports)))
-    say(f"\n{steps} of {steps}: the report")
-    report = write_report(
-        out,
-        out / REPORT,
-        source,
-        teacher=first if again else None,
-        proposals_file=proposals_file,
-        device=device,
-        workers=workers,
-    )
-    say(f"{report.path}: {report.size / 1e6:.1f} MB, {report.images:,} images in its gallery")
+        processes.wait()  # for the detector, which the first writes
+        if again:
+            say(f"\n3 of {steps}: learning on from what it found, in {out}")
+            again = again.with_(epochs=enough_epochs(again.epochs, again.accumulate, sum(bool(i.tags) for i in images)))
+            retrain(
+                first,
+                source,
+                out,
+                again,
+                proposals_file=proposals_file,
+                device=device,
+                workers=workers,
+                skip_bad=skip_bad,
+                say=say,
+            )
+            processes.wait()
+        say(f"\n{steps - 1} of {steps}: labelling")
+        labelled = label_images(
+            load(out, None, device),
+            images,
+            out / LABELS,
+            proposals_file=proposals_file,
+            workers=workers,
+            processes=processes,
+        )
+        processes.first_does(finish)
     return labelled
 
 
@@ -147,18 +164,20 @@ def label(
     """
     source = data if isinstance(data, Source) else Source(Path(data))
     folder = Path(run) / LABELS if out is None else Path(out)
-    label_images(
-        load(run, look, device),
-        read_tags(source),
-        folder,
-        settings,
-        proposals_file=proposals_file,
-        workers=workers,
-        overwrite=overwrite,
-    )
     exports = [(one, ExportSettings()) if isinstance(one, str) else one for one in to]
-    labels = Labels(folder)
-    write_exports(labels, exports, overwrite=overwrite)
+    with joined(device) as processes:
+        label_images(
+            load(run, look, device),
+            read_tags(source),
+            folder,
+            settings,
+            proposals_file=proposals_file,
+            workers=workers,
+            overwrite=overwrite,
+            processes=processes,
+        )
+        labels = Labels(folder)
+        processes.first_does(lambda: write_exports(labels, exports, overwrite=overwrite))
     return labels
 
 

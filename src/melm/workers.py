@@ -25,6 +25,11 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def own_cores() -> int:
+    """The same, where torchrun has started several processes on this machine: the share of one of them."""
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+
+
 def for_each(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[tuple[Item, Result]]:
     """Each item with its result, in the order of completion. One worker means this process."""
     if workers <= 1:

@@ -17,6 +17,8 @@ from melm.detect.detections import Detections, no_detections
 from melm.detect.lines import exact, line_of, parsed
 from melm.detect.results import ResultsFile, read_results
 from melm.errors import MelmError, UsageError
+from melm.files import lock
+from melm.learn.processes import ALONE, Processes
 
 NAMES = ("cat", "dog", "猫 / ящик")
 SETTINGS = {"run": "ab12", "branch": "mean", "views": [480, 576], "nms": 0.3}
@@ -133,6 +135,86 @@ def test_killed_and_resumed(tmp_path):
         assert id == str(i)
         same(detections, found(i))
     assert i + 1 == count
+
+
+def split(folder, names, ids):
+    """As if several processes had been stopped: the lines of `ids`, dealt out to the files `names`."""
+    path = write(folder, ids)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for i, name in enumerate(names):
+        path.with_name(name).write_bytes(b"".join(lines[i :: len(names)]))
+    return path
+
+
+def test_parts_of_a_stopped_run_are_taken_up(tmp_path):
+    """Of two runs, with three processes and with two; the last line of one part was cut."""
+    ids = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"]
+    whole = write(tmp_path / "whole", ids).read_bytes()
+    parts = ["detections.2-of-3.jsonl", "detections.3-of-3.jsonl", "detections.2-of-2.jsonl"]
+    path = split(tmp_path / "cut", ["detections.jsonl", *parts], ids[:6])
+    last = path.with_name(parts[1])
+    last.write_bytes(last.read_bytes()[:-9])
+    other = path.with_name("detections.settings-of-mine.jsonl")
+    other.write_text("not a part")
+    with ResultsFile(tmp_path / "cut", NAMES, SETTINGS) as file:
+        assert file.done == {"a", "bb", "dddd", "eeeee", "ffffff"}
+        for id in ("ccc", "ggggggg"):
+            file.append(id, f"{id}.jpg", found(len(id)))
+        file.join(ids)
+    assert path.read_bytes() == whole and other.exists()
+    assert not any(path.with_name(name).exists() for name in parts)
+
+
+def test_a_part_that_was_taken_up_and_not_removed_counts_once(tmp_path):
+    path = split(tmp_path, ["detections.jsonl", "detections.2-of-2.jsonl"], ["a", "bb", "ccc", "dddd"])
+    part = path.with_name("detections.2-of-2.jsonl").read_bytes()
+    write(tmp_path, [])
+    path.with_name("detections.2-of-2.jsonl").write_bytes(part)
+    assert len(ids_in(write(tmp_path, []))) == 4 and not path.with_name("detections.2-of-2.jsonl").exists()
+
+
+def test_lines_are_joined_in_the_order_of_the_images_and_others_stay(tmp_path):
+    path = write(tmp_path, ["ccc", "other", "a", "others"])
+    with ResultsFile(tmp_path, NAMES, SETTINGS) as file:
+        file.append("bb", "bb.jpg", found(2))
+        file.join(["a", "bb", "missing", "ccc"])
+    assert ids_in(path) == ["a", "other", "bb", "others", "ccc"]
+    before = path.stat().st_ino
+    with ResultsFile(tmp_path, NAMES, SETTINGS) as file:
+        file.join(["a", "bb", "ccc"])
+    assert path.stat().st_ino == before, "what is in order is not written again"
+
+
+def test_overwrite_removes_the_parts(tmp_path):
+    split(tmp_path, ["detections.jsonl", "detections.2-of-2.jsonl"], ["a", "bb"])
+    assert ids_in(write(tmp_path, ["ccc"], overwrite=True)) == ["ccc"]
+    assert ids_in(write(tmp_path, [])) == ["ccc"]
+
+
+def test_a_part_that_is_being_written_is_not_taken_up(tmp_path):
+    path = split(tmp_path, ["detections.jsonl", "detections.2-of-2.jsonl"], ["a", "bb"])
+    part = path.with_name("detections.2-of-2.jsonl")
+    with part.open("ab") as file:
+        lock(file, part)
+        for options in ({}, {"overwrite": True}):
+            with pytest.raises(UsageError, match=r"2-of-2\.jsonl: another process is writing it"):
+                write(tmp_path, [], **options)
+    assert ids_in(write(tmp_path, [])) == ["a", "bb"]
+
+
+def test_a_damaged_part_is_named(tmp_path):
+    path = split(tmp_path, ["detections.jsonl", "detections.2-of-2.jsonl"], ["a", "bb"])
+    part = path.with_name("detections.2-of-2.jsonl")
+    part.write_bytes(b"[]\n")
+    with pytest.raises(MelmError, match=r"2-of-2\.jsonl, line 1: damaged"):
+        write(tmp_path, [])
+    assert part.exists()
+
+
+def test_processes_without_a_folder_that_they_share_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(Processes, "first_does", lambda self, work: set())  # done elsewhere
+    with pytest.raises(MelmError, match="All processes need the same folder"):
+        ResultsFile(tmp_path, NAMES, SETTINGS, processes=Processes(1, 2, ALONE.device))
 
 
 def test_other_settings_are_refused_by_name(tmp_path):

@@ -83,3 +83,19 @@ def test_two_processes_retrain_as_one_does(small_scenes, learned, shared_cache, 
     assert tensors.keys() == others.keys()
     for name, value in tensors.items():  # the whitened basis of a random network is large
         assert float((value - others[name]).abs().max()) <= WEIGHTS_APART * (1 + float(others[name].abs().max())), name
+
+
+@pytest.mark.slow
+def test_two_processes_store_the_features_that_one_does(small_scenes, tmp_path, monkeypatch):
+    config = small_arguments(small_scenes / "train-tags.csv", "-")
+    out = config.index("--out")
+    arguments = ["features", *config[1:out], *config[out + 2 :]]
+    stored = []
+    for name, start in (("one", ["-m", "melm"]), ("two", TWO)):
+        monkeypatch.setenv("MELM_CACHE", str(tmp_path / name))
+        result = alone([*start, *arguments])
+        assert result.returncode == 0 and result.stdout.count("kept in") == 1, result.stderr
+        files = [path for path in (tmp_path / name).rglob("*") if path.is_file() and path.name != "seconds.txt"]
+        stored.append({str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files})
+    assert stored[0].keys() == stored[1].keys() and len(stored[0]) > 2 * 13
+    assert [name for name, content in stored[0].items() if content != stored[1][name]] == []

@@ -17,7 +17,7 @@ from PIL import Image
 from conftest import draw_scene, melm, save_scenes
 from melm.data import Source, read_tags
 from melm.data.images import content_key
-from melm.proposals import ProposalSettings, ProposalStore, make_proposals
+from melm.proposals import ProposalSettings, ProposalStore, ReadyMade, make_proposals, settings_for_file
 
 
 def stored(cache):
@@ -240,3 +240,38 @@ def test_turned_photos_have_proposals_on_the_upright_picture(tmp_path):
     _, store = make(tmp_path / "photos", tmp_path / "c")
     proposals = store.get(content_key(path.read_bytes()))
     assert (proposals.width, proposals.height) == (120, 160)
+
+
+def test_a_part_of_the_data_gets_the_boxes_that_all_of_it_would(tmp_path):
+    """A list without ids goes by the order of all images, whichever of them are asked for."""
+    images = read_tags(Source(save_scenes(tmp_path / "photos", 4)))
+    (tmp_path / "p.pkl").write_bytes(pickle.dumps([np.array([[i, 0, i + 50, 50]]) for i in range(4)]))
+    ready_made = ReadyMade(tmp_path / "p.pkl")
+    stores = [ProposalStore(settings_for_file(ProposalSettings("file"), ready_made), tmp_path / n) for n in "ab"]
+    make_proposals(images, stores[0], 1, ready_made)
+    for part in (images[1::2], images[::2]):
+        make_proposals(part, stores[1], 1, ready_made, among=images)
+    assert stored(tmp_path / "a") == stored(tmp_path / "b") and len(stored(tmp_path / "a")) == 4
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_keep_what_one_keeps(small_scenes, tmp_path):
+    """Each its share; the first says of all what one process says, and measures all of it."""
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "melm"]
+    ways = {"boxes": ["--method", "edge-boxes", "--recall", "--plot", tmp_path / "plot.png"]}
+    (tmp_path / "p.pkl").write_bytes(pickle.dumps([np.array([[i, 0, i + 50, 50]]) for i in range(13)]))
+    ways["file"] = ["--file", tmp_path / "p.pkl"]
+    for way, options in ways.items():
+        said = []
+        for name, start in (("one", ["-m", "melm"]), ("two", two)):
+            words = [*start, "proposals", small_scenes / "train.json", *options, "--workers", "1", "--json"]
+            here = {**os.environ, "MELM_CACHE": str(tmp_path / name / way), "OMP_NUM_THREADS": "1"}
+            result = subprocess.run([sys.executable, *map(str, words)], env=here, capture_output=True, text=True)
+            assert result.returncode == 0, result.stderr
+            said.append(json.loads(result.stdout))  # and nothing else
+        for figures in (*said, *(one["recall"] for one in said if "recall" in one)):
+            figures.pop("seconds_per_image_and_core")
+            figures.pop("store", None)
+        assert said[0] == said[1] and said[0]["computed"] == 13
+        one, both = (stored(tmp_path / name / way) for name in ("one", "two"))
+        assert one == both and len(one) == 13

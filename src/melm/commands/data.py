@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from melm.commands.options import Name, data_options, source_of, workers_option
 from melm.errors import UsageError
 from melm.proposals.record import FILE_BOXES, METHODS
+
+if TYPE_CHECKING:
+    from melm.proposals import Done
 
 
 @click.command()
@@ -91,7 +96,7 @@ def proposals(
     """Find where objects could be in every image of DATA, and keep it.
 
     Results lie in a store (MELM_CACHE, else the user's cache folder), by the content of each image. The same command goes
-    on where it was stopped.
+    on where it was stopped. For several processes or machines: torchrun --nproc-per-node N -m melm proposals ...
 
     \b
     Example:
@@ -117,17 +122,30 @@ def proposals(
         require_plot(plot)
     images = read_tags(source)
     store = ProposalStore(settings)
-    with Steps("proposals", len(images)) as steps:
-        done = make_proposals(images, store, workers, ready_made, steps.advance)
-    result = summary(done, store, images.problems)
-    text = result.pop("text")
-    if not as_json:
-        print(text)
-    if recall:
-        result["recall"] = recall_report(source, done, store, plot)
-        text = result["recall"].pop("text")
+
+    def say(done: Sequence[Done]) -> int:
+        result = summary(done, store, images.problems)
+        text = result.pop("text")
         if not as_json:
-            print(f"\n{text}")
-    if as_json:
-        print(json.dumps(result, indent=1, ensure_ascii=False))
-    return 0 if result["ok"] and result.get("recall", {"ok": True})["ok"] else 1
+            print(text)
+        if recall:
+            result["recall"] = recall_report(source, done, store, plot)
+            text = result["recall"].pop("text")
+            if not as_json:
+                print(f"\n{text}")
+        if as_json:
+            print(json.dumps(result, indent=1, ensure_ascii=False))
+        return 0 if result["ok"] and result.get("recall", {"ok": True})["ok"] else 1
+
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        with Steps("proposals", len(images)) as steps:
+            done = make_proposals(images, store, workers, ready_made, steps.advance)
+        return say(done)
+    from melm.learn.processes import joined  # and with it PyTorch, which one process does without
+
+    with joined("cpu") as processes:
+        mine = processes.share(images)
+        with processes.steps("proposals", len(mine)) as steps:
+            done = make_proposals(mine, store, workers, ready_made, steps.advance, images)
+        by_id = {one.id: one for share in processes.gather(done) for one in share}
+        return processes.first_does(lambda: say([by_id[image.id] for image in images]))

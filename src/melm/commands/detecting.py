@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def detect(
 ) -> int:
     """Find objects in images with the detector of RUN: PATHS are files, folders or data sets.
 
-    Every image is a line of OUT/detections.jsonl as soon as it is done; the same command goes on where it was stopped.
+    Every image is a line of OUT/detections.jsonl as soon as it is done; the same command goes on where it was stopped. For
+    several processes or machines, which share OUT: torchrun --nproc-per-node N -m melm detect ...
 
     \b
     Example:
@@ -77,11 +79,13 @@ def detect(
     from melm.detect.results import RESULTS, read_results
     from melm.detect.run import detect_images
     from melm.export.detections import require_comp4_names, write_coco_results, write_comp4, write_table
+    from melm.learn.processes import joined
     from melm.proposals import ProposalSettings, ReadyMade
     from melm.show.drawings import save_drawing
 
     settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote", "min_score", "max_boxes"))
-    detector = load(run, settings, options.pop("device"))
+    device = options.pop("device")
+    detector = load(run, settings, device)
     split = options["split"] or "test"
     if "comp4" in formats:
         require_comp4_names(detector.classes, split)
@@ -93,34 +97,43 @@ def detect(
     if method == "file" and not file:
         raise UsageError("--proposals file needs --file")
     least = draw_score if draw_score is not None else 0.03 if detector.branch == "discovery" else 0.3
-    failed = detect_images(
-        detector,
-        images,
-        out,
-        proposals=ProposalSettings(method) if method and not file else None,
-        proposals_file=ReadyMade(file, file_boxes) if file else None,
-        **taken(options, "workers", "overwrite"),
-    )
     results = out / RESULTS
-    for format in formats or ("table",):
-        if format == "table":
-            write_table(read_results(results), out / "detections.csv")
-        elif format == "coco":
-            write_coco_results(read_results(results), out / "detections.coco.json")
-        else:
-            write_comp4(read_results(results), out, split, detector.classes)
-    if draw:
-        from melm.progress import Steps
 
-        (out / "drawn").mkdir(exist_ok=True)
-        with Steps("drawing", len(images)) as steps:
-            for id, path, found in read_results(results):
-                save_drawing(out / "drawn" / f"{id.replace('/', '__')}.jpg", read_image(Path(path)), found, least)
-                steps.advance()
-    for text in failed:
-        print(f"error: {text}", file=sys.stderr)
-    print(f"{len(images) - len(failed):,} images in {out}" + (f", {len(failed):,} failed" if failed else ""))
-    return 1 if failed else 0
+    def write() -> None:
+        for format in formats or ("table",):
+            if format == "table":
+                write_table(read_results(results), out / "detections.csv")
+            elif format == "coco":
+                write_coco_results(read_results(results), out / "detections.coco.json")
+            else:
+                write_comp4(read_results(results), out, split, detector.classes)
+        if draw:
+            (out / "drawn").mkdir(exist_ok=True)
+
+    def say() -> int:
+        for text in failed:
+            print(f"error: {text}", file=sys.stderr)
+        print(f"{len(images) - len(failed):,} images in {out}" + (f", {len(failed):,} failed" if failed else ""))
+        return 1 if failed else 0
+
+    with joined(device) as processes:
+        failed = detect_images(
+            detector,
+            images,
+            out,
+            proposals=ProposalSettings(method) if method and not file else None,
+            proposals_file=ReadyMade(file, file_boxes) if file else None,
+            **taken(options, "workers", "overwrite"),
+            processes=processes,
+        )
+        processes.first_does(write)
+        if draw:
+            with processes.steps("drawing", len(processes.share(images))) as steps:
+                for id, path, found in islice(read_results(results), processes.rank, None, processes.world):
+                    save_drawing(out / "drawn" / f"{id.replace('/', '__')}.jpg", read_image(Path(path)), found, least)
+                    steps.advance()
+        processes.wait()
+        return processes.first_does(say)
 
 
 @click.command()

@@ -87,7 +87,7 @@ def label(run: Path, out: Path | None, **options: Any) -> int:
 
     Only what an image is tagged with is labelled, and every tag gets at least its best box. Every image is a line of
     OUT/labels.jsonl as soon as it is done; the same command goes on where it was stopped, and writes other formats of the
-    same labels.
+    same labels. For several processes or machines, which share OUT: torchrun --nproc-per-node N -m melm label ...
 
     \b
     Example:
@@ -100,29 +100,37 @@ def label(run: Path, out: Path | None, **options: Any) -> int:
     from melm.detect.labelling import LabelSettings, label_images
     from melm.detect.labels import Labels
     from melm.export.labels import write_exports
+    from melm.learn.processes import joined
     from melm.show.label_report import label_text
 
     out = out or run / "labels"
     exports = exports_of(options)
     settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote"))
-    detector = load(run, settings, options.pop("device"))
+    device = options.pop("device")
+    detector = load(run, settings, device)
     ready_made = file_of(options)
     overwrite, alike = options.pop("overwrite"), options.pop("alike")
     images = read_tags(source_of(options))
-    labelled = label_images(
-        detector,
-        images,
-        out,
-        LabelSettings(alike),
-        proposals_file=ready_made,
-        workers=options.pop("workers"),
-        overwrite=overwrite,
-    )
-    labels = Labels(out, {image.id for image in images})
-    print(label_text(labelled, labels, write_exports(labels, exports, overwrite=overwrite)))
-    for text in labelled.failed:
-        print(f"error: {text}", file=sys.stderr)
-    return 1 if labelled.failed else 0
+
+    def write_and_say() -> int:
+        labels = Labels(out, {image.id for image in images})
+        print(label_text(labelled, labels, write_exports(labels, exports, overwrite=overwrite)))
+        for text in labelled.failed:
+            print(f"error: {text}", file=sys.stderr)
+        return 1 if labelled.failed else 0
+
+    with joined(device) as processes:
+        labelled = label_images(
+            detector,
+            images,
+            out,
+            LabelSettings(alike),
+            proposals_file=ready_made,
+            workers=options.pop("workers"),
+            overwrite=overwrite,
+            processes=processes,
+        )
+        return processes.first_does(write_and_say)
 
 
 def exports_of(options: dict[str, Any]) -> list[Export]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def config_for(options: dict[str, Any], given: dict[str, Any], source: Any) -> A
     if not said:
         images = len(read_tags(source))
         more = for_images(config, images)
-        if more != config:
+        if more != config and int(os.environ.get("RANK", 0)) == 0:
             print(f"{images:,} images are few: {more.epochs} epochs instead of {config.epochs} (--epochs)")
         config = more
     return config, ready_made
@@ -142,6 +143,8 @@ def presets(as_json: bool) -> int:
 def features(workers: int, **options: Any) -> int:
     """Compute and store what the frozen trunk gives for every image of DATA, ahead of `melm train`.
 
+    For several processes or machines: torchrun --nproc-per-node N -m melm features ...
+
     \b
     Example:
       melm features photos/
@@ -157,7 +160,8 @@ def features(workers: int, **options: Any) -> int:
         say=print,
         **taken(options, "basis", "device", "skip_bad"),
     )
-    print(f"kept in {store.folder}")
+    if int(os.environ.get("RANK", 0)) == 0:  # of torchrun's processes
+        print(f"kept in {store.folder}")
     return 0
 
 

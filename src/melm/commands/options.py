@@ -11,7 +11,7 @@ import click
 from melm.data import Source
 from melm.data.formats import FORMATS
 from melm.errors import UsageError, one_of
-from melm.workers import available_cores
+from melm.workers import own_cores
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -101,7 +101,7 @@ def looking_options(command: Command) -> Command:
 
 def workers_option(command: Command) -> Command:
     return click.option(
-        "--workers", type=click.IntRange(min=1), default=available_cores, show_default="all cores", help="Processes."
+        "--workers", type=click.IntRange(min=1), default=own_cores, show_default="all cores", help="Processes."
     )(command)
 
 

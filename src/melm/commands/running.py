@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,8 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
         say=lambda text: print(text, flush=True),
         **taken(options, "basis", "device", "workers", "overwrite", "skip_bad"),
     )
+    if int(os.environ.get("RANK", 0)) > 0:  # of torchrun's processes, the first speaks
+        return 0
     for text in labelled.failed:
         print(f"left out: {text}", file=sys.stderr)
     print(f"\nDone. Open {out / REPORT} in a browser. Then:")

@@ -12,8 +12,9 @@ from melm.data.records import TaggedImage, TaggedImages
 from melm.detect.detections import Detections, no_detections
 from melm.detect.detector import Detector, branch_scores
 from melm.detect.labels import LABELS, LabelledImage, LabelsFile, tag_boxes
-from melm.detect.run import Looking, about, with_proposals
+from melm.detect.run import Looking, Waiting, about
 from melm.errors import MelmError, UsageError, did_you_mean
+from melm.learn.processes import ALONE, Processes
 from melm.proposals import ReadyMade, settings_for_file
 
 
@@ -49,8 +50,10 @@ def label_images(
     proposals_file: ReadyMade | None = None,
     workers: int = 1,
     overwrite: bool = False,
+    processes: Processes = ALONE,
 ) -> Labelled:
-    """Labels of all images in `out`/labels.jsonl, going on where it stopped."""
+    """Labels of all images in `out`/labels.jsonl, in their order, going on where it stopped. Each of many processes does its
+    share, and all return the same."""
     settings = settings or LabelSettings()
     require_tags(detector, images)
     boxes = settings_for_file(detector.config.proposals, proposals_file) if proposals_file else None
@@ -58,10 +61,12 @@ def label_images(
     result = Labelled(out / LABELS)
     decides = {**about(detector, looking), **asdict(settings)}
     now = {image.id: (image.path, known_tags(detector, image)) for image in images}
-    with LabelsFile(out, detector.classes, decides, now, overwrite=overwrite) as file:
-        waiting = [image for image in images if image.id not in file.done]
-        for image, key in with_proposals("labelling", looking, waiting, result.failed, workers, proposals_file):
+    with LabelsFile(out, detector.classes, decides, now, overwrite=overwrite, processes=processes) as file:
+        waiting = Waiting(looking, images, file.done, processes)
+        for image, key in waiting.with_proposals("labelling", workers, proposals_file):
             file.append(label_one(looking, image, key, settings))
+        file.join([image.id for image in images])
+    result.failed = waiting.failed()
     for image in images:
         result.strange.update(set(image.tags) - set(detector.classes))
     result.images = len(images) - len(result.failed)

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from melm.boxes import nms, voted
 from melm.detect.detections import Detections
 from melm.detect.lines import damaged, line_of, parsed
-from melm.detect.results import LinesFile, classes_beside, read_settings, settings_beside, whole_lines
+from melm.detect.lines_file import LinesFile, read_settings, settings_beside, whole_lines
+from melm.detect.results import classes_beside
 from melm.errors import MelmError, UsageError
+from melm.learn.processes import ALONE, Processes
 
 LABELS = "labels.jsonl"
 
@@ -75,10 +77,11 @@ class LabelsFile(LinesFile):
         now: Mapping[str, tuple[Path, tuple[str, ...]]],
         *,
         overwrite: bool = False,
+        processes: Processes = ALONE,
     ) -> None:
         self.names, self.now = tuple(names), now
         settings = {**settings, "classes": list(self.names)}
-        super().__init__(folder / LABELS, settings, self._id, overwrite=overwrite)
+        super().__init__(folder / LABELS, settings, self._id, overwrite=overwrite, processes=processes)
 
     def append(self, image: LabelledImage) -> None:
         record = json.loads(line_of(image.id, str(image.path), image.found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from melm.detect.results import ResultsFile
 from melm.errors import MelmError
 from melm.learn.map_store import MapStore
 from melm.learn.network import forward
+from melm.learn.processes import ALONE, Processes
 from melm.learn.region_store import RegionStore
 from melm.model.melm import Output
 from melm.model.trunks import FrozenTrunk
-from melm.progress import Steps
 from melm.proposals import Proposals, ProposalSettings, ProposalStore, ReadyMade, make_proposals, settings_for_file
 
 
@@ -92,41 +92,54 @@ def detect_images(
     workers: int = 1,
     overwrite: bool = False,
     each: Callable[[TaggedImage, Detections], None] = lambda image, found: None,
+    processes: Processes = ALONE,
 ) -> list[str]:
-    """Detections of all images in `out`/detections.jsonl, going on where it stopped; what was wrong with images that failed."""
+    """Detections of all images in `out`/detections.jsonl, in their order, going on where it stopped; what was wrong with images
+    that failed. Each of many processes does its share, and all return the same."""
     settings = proposals
     if proposals_file is not None:
         settings = settings_for_file(proposals or ProposalSettings("file"), proposals_file)
     looking = Looking(detector, settings)
-    failed: list[str] = []
-    with ResultsFile(out, detector.classes, about(detector, looking), overwrite=overwrite) as results:
-        waiting = [image for image in images if image.id not in results.done]
-        for image, key in with_proposals("detecting", looking, waiting, failed, workers, proposals_file):
+    decides = about(detector, looking)
+    with ResultsFile(out, detector.classes, decides, overwrite=overwrite, processes=processes) as results:
+        waiting = Waiting(looking, images, results.done, processes)
+        for image, key in waiting.with_proposals("detecting", workers, proposals_file):
             found = looking.detect(key, image.path)
             results.append(image.id, str(image.path), found)
             each(image, found)
-    return failed
+        results.join([image.id for image in images])
+    return waiting.failed()
 
 
-def with_proposals(
-    doing: str,
-    looking: Looking,
-    images: Sequence[TaggedImage],
-    failed: list[str],
-    workers: int = 1,
-    proposals_file: ReadyMade | None = None,
-) -> Iterator[tuple[TaggedImage, str]]:
-    """Makes the proposals of all images, then gives each with its key, telling the progress; what is wrong with the others
-    goes to `failed`."""
-    with Steps("proposals", len(images)) as steps:
-        done = make_proposals(images, looking.proposals, workers, proposals_file, steps.advance)
-    with Steps(doing, len(images)) as steps:
-        for image, result in zip(images, done, strict=True):
-            if result.key is None:
-                failed.append(str(result.error))
-            else:
-                yield image, result.key
-            steps.advance()
+class Waiting:
+    """The images that are not `done` yet. This process takes its share of them."""
+
+    def __init__(
+        self, looking: Looking, images: Sequence[TaggedImage], done: Collection[str], processes: Processes = ALONE
+    ) -> None:
+        self.looking, self.images, self.processes = looking, images, processes
+        self.mine = processes.share([image for image in images if image.id not in done])
+        self._errors: dict[str, str] = {}
+
+    def with_proposals(
+        self, doing: str, workers: int = 1, proposals_file: ReadyMade | None = None
+    ) -> Iterator[tuple[TaggedImage, str]]:
+        """Makes the proposals of this process's images, then gives each with its key, telling the progress."""
+        store, mine = self.looking.proposals, self.mine
+        with self.processes.steps("proposals", len(mine)) as steps:
+            results = make_proposals(mine, store, workers, proposals_file, steps.advance, self.images)
+        with self.processes.steps(doing, len(mine)) as steps:
+            for image, result in zip(mine, results, strict=True):
+                if result.key is None:
+                    self._errors[image.id] = str(result.error)
+                else:
+                    yield image, result.key
+                steps.advance()
+
+    def failed(self) -> list[str]:
+        """What was wrong with images that could not be read, by any process."""
+        errors = {id: text for share in self.processes.gather(self._errors) for id, text in share.items()}
+        return [errors[image.id] for image in self.images if image.id in errors]
 
 
 def about(detector: Detector, looking: Looking) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def prepare(
     cores = workers or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     mine = processes.share(list(images))
     with processes.steps("proposals", len(mine)) as steps:
-        done = make_proposals(mine, store, cores, ready_made, steps.advance)
+        done = make_proposals(mine, store, cores, ready_made, steps.advance, images)
     results = {result.id: result for share in processes.gather(done) for result in share}
     bad = [_complaint(results[image.id], image.path, config) for image in images]
     complaints = tuple(complaint for complaint in bad if complaint)

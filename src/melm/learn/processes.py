@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -15,11 +17,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from melm.errors import UsageError, one_of
+from melm.errors import MelmError, UsageError, one_of
 from melm.progress import Steps
 
 Thing = TypeVar("Thing")
 DEVICES = ("auto", "cpu", "cuda")
+# Shares of long work end hours apart, on machines that are not alike. Nobody waits for one that died: torchrun ends them all.
+PATIENCE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class Processes:
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.world > 1:
-            dist.all_reduce(values)
+            with _talking():
+                dist.all_reduce(values)
         return values
 
     def gather(self, thing: Thing) -> list[Thing]:
@@ -62,13 +67,33 @@ class Processes:
         if self.world == 1:
             return [thing]
         everything: list[Thing | None] = [None] * self.world
-        dist.all_gather_object(everything, thing)
+        with _talking():
+            dist.all_gather_object(everything, thing)
         return everything  # type: ignore[return-value]
+
+    def first_does(self, work: Callable[[], Thing]) -> Thing:
+        """What `work` gives in the first process, in all of them; the others wait. An error of it is raised in all."""
+        if self.world == 1:
+            return work()
+        result: list[tuple[Thing | None, MelmError | None]] = [(None, None)]
+        if self.first:
+            try:
+                result = [(work(), None)]
+            except MelmError as error:
+                result = [(None, error)]
+            sys.stdout.flush()  # torchrun ends all processes with the first that fails, whatever they have yet to say
+        with _talking():
+            dist.broadcast_object_list(result)
+        thing, wrong = result[0]
+        if wrong is not None:
+            raise wrong
+        return thing  # type: ignore[return-value]
 
     def wait(self) -> None:
         """Until all are here."""
         if self.world > 1:
-            dist.barrier()
+            with _talking():
+                dist.barrier()
 
 
 @contextmanager
@@ -86,8 +111,26 @@ def a_thread_each(device: torch.device) -> Iterator[int]:
         torch.set_num_threads(threads)
 
 
-def device_named(name: str, local_rank: int = 0) -> torch.device:
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@contextmanager
+def _talking() -> Iterator[None]:
+    """A process that is gone is told in words by those that hear no more of it."""
+    try:
+        yield
+    except RuntimeError as error:  # of gloo and nccl
+        first_line = str(error).partition("\n")[0]
+        raise MelmError(
+            f"another process ended before its work was done ({first_line}). It says why, if it could. "
+            "The same command goes on from here"
+        ) from error
+
+
+def device_named(name: str) -> torch.device:
+    """The device of that name; on a GPU, that of this process among those that torchrun started on this machine."""
     one_of("device", name, DEVICES)
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
         raise UsageError("--device cuda: PyTorch finds no GPU here. Leave it out, or install a PyTorch built for CUDA")
@@ -98,7 +141,7 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
 def joined(device: str = "auto") -> Iterator[Processes]:
     """This process, together with the others that torchrun started, if it did."""
     world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    place = device_named(device, int(os.environ.get("LOCAL_RANK", 0)))
+    place = device_named(device)
     if place.type == "cuda":
         torch.cuda.set_device(place)
     if world == 1:
@@ -106,7 +149,7 @@ def joined(device: str = "auto") -> Iterator[Processes]:
         return
     mine = not dist.is_initialized()
     if mine:
-        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Processes(rank, world, place)
     finally:

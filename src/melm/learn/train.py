@@ -57,9 +57,7 @@ def train(
         check_tags(ready.images)
         given = basis_of(Path(basis)) if basis is not None else None
         about = about_run(config, ready, source, processes, given)
-        if processes.first:
-            run.open(about, overwrite)
-        processes.wait()
+        processes.first_does(lambda: run.open(about, overwrite))
         for text in _opening(ready, config, processes):
             say(text)
         backbone, found = starting_backbone(config)

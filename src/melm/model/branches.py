@@ -22,6 +22,12 @@ class Regions:
         """The same change to box, frame and ring."""
         return Regions(*(None if part is None else change(part) for part in (self.box, self.frame, self.ring)))  # type: ignore[arg-type]
 
+    def together(self, change: Callable[[Tensor], Tensor]) -> Regions:
+        """The same, of all rows at once: three times as many rows are one product of matrices, not three."""
+        parts = self.parts()
+        changed = change(torch.cat(parts)) if len(parts) > 1 else change(self.box)
+        return Regions(*torch.split(changed, [len(part) for part in parts]))
+
     def parts(self) -> list[Tensor]:
         return [part for part in (self.box, self.frame, self.ring) if part is not None]
 

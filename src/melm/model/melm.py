@@ -94,7 +94,7 @@ class MELM(nn.Module):
         """One image: what was pooled for its proposals (N, 4), their prior (N,), the strength r of the feedback, for
         `feedback = previous` the objectness (N,) of the preceding iteration (none at first: 1 for all), and the proposals' own
         score (N,)."""
-        features = pooled.each(self.neck)  # phi_h (N, D)
+        features = pooled.together(self.neck)  # phi_h (N, D)
         if self.config.feedback == "previous" and previous is not None:
             features = self.fed_back(features, previous, strength)
         of_region = features.joined() if self.config.branch_sees_surround else features.box

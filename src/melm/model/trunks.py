@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from melm.model.backbones.backbone import Backbone, Reading
 from melm.model.branches import Regions
-from melm.model.dropout import Dropout
+from melm.model.dropout import RectifiedDropout
 from melm.model.pooling import frame_and_ring, region_mean
 from melm.model.regions import pool_regions
 
@@ -168,7 +168,7 @@ def mlp(width: int, hidden: int, dropout: float) -> nn.Module:
         layer = nn.Linear(before, hidden)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         nn.init.zeros_(layer.bias)
-        layers += [layer, nn.ReLU(), Dropout(dropout)]
+        layers += [layer, RectifiedDropout(dropout)]
     return nn.Sequential(*layers)
 
 

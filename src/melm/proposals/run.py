@@ -49,20 +49,27 @@ def make_proposals(
     workers: int,
     ready_made: ReadyMade | None = None,
     advance: Callable[[], None] = lambda: None,
+    among: Sequence[TaggedImage] | None = None,
 ) -> list[Done]:
-    """Sees to it that every image has proposals in the store; images that cannot be used come back with their error."""
+    """Sees to it that every image has proposals in the store; images that cannot be used come back with their error.
+
+    `among` is the whole data set, where `images` are a part of it: that is what a file's boxes are matched with.
+    """
     store.prepare()
     done = []
-    for _, result in for_each(partial(_make_one, store), _tasks(images, ready_made), workers):
+    for _, result in for_each(partial(_make_one, store), _tasks(images, ready_made, among or images), workers):
         done.append(result)
         advance()
     position = {image.id: i for i, image in enumerate(images)}
     return sorted(done, key=lambda result: position[result.id])
 
 
-def _tasks(images: Sequence[TaggedImage], ready_made: ReadyMade | None) -> Iterator[Task]:
-    given = ready_made.match([image.id for image in images]) if ready_made else [None] * len(images)
-    return (Task(image.id, image.path, boxes) for image, boxes in zip(images, given, strict=True))
+def _tasks(images: Sequence[TaggedImage], ready_made: ReadyMade | None, among: Sequence[TaggedImage]) -> Iterator[Task]:
+    if ready_made is None:
+        return (Task(image.id, image.path) for image in images)
+    ids = [image.id for image in among]
+    given = dict(zip(ids, ready_made.match(ids), strict=True))
+    return (Task(image.id, image.path, given[image.id]) for image in images)
 
 
 def proposal_key(data: bytes, given: NDArray[np.float64] | None = None) -> str:
