@@ -1,4 +1,4 @@
-"""Selective search (Uijlings et al., 2013) by OpenCV, in its fast and its quality mode."""
+"""Selective search (Uijlings et al., 2013)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from melm.proposals.graph_segmentation import segment, sorted_edges
+from melm.proposals.region_merging import merge
+from melm.proposals.regions import pixel_bins, regions_of
 
-def selective_search(image: NDArray[np.uint8], quality: bool = False) -> NDArray[np.float64]:
-    """(N, 4) boxes of an RGB image (H, W, 3), sorted by coordinates.
+SIGMA = 0.8
+SCALES = (150, 300, 450)
+LEAST = 100
+SPACES = (cv2.COLOR_RGB2HSV, cv2.COLOR_RGB2Lab)
+STRATEGIES = ((1, 1, 1, 1), (0, 1, 1, 1))
 
-    The order in which OpenCV returns them is drawn from the C library's random numbers; sorting takes that out.
-    """
-    search = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
-    search.setBaseImage(cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
-    if quality:
-        search.switchToSelectiveSearchQuality()
-    else:
-        search.switchToSelectiveSearchFast()
-    rectangles = np.asarray(search.process(), dtype=np.float64).reshape(-1, 4)
-    rectangles[:, 2:] += rectangles[:, :2]  # x, y, width, height -> corners
-    return np.unique(rectangles, axis=0)
+
+def selective_search(image: NDArray[np.uint8]) -> NDArray[np.float64]:
+    found = []
+    for space in SPACES:
+        converted = cv2.cvtColor(image, space)
+        graph, bins = sorted_edges(converted, SIGMA), pixel_bins(converted)
+        for k in SCALES:
+            regions = regions_of(segment(graph, k, LEAST), bins)
+            found.append(regions.boxes)
+            found += [merge(regions, weights).boxes for weights in STRATEGIES]
+    return np.unique(np.concatenate(found), axis=0).astype(np.float64)
