@@ -11,7 +11,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from melm.proposals.regions import Regions
+from melm.proposals.regions import COLOURS, Regions
 
 ONE = 1 << 20  # the whole of a histogram, of a size or of a box in whole numbers
 
@@ -33,8 +33,15 @@ def merge(regions: Regions, weights: tuple[int, int, int, int]) -> Merging:
     colour and texture, what the histograms have in common; size, that small ones are merged early; and fill, that the two
     fill the box around both.
     """
-    given = (regions.sizes, regions.boxes, regions.colours, regions.textures, regions.pairs)
-    return Merging(*_merge(*(array.copy() for array in given), np.array(weights, np.int64)))
+    made = _merge(
+        regions.sizes.copy(),
+        regions.boxes.copy(),
+        regions.colours.copy(),
+        regions.textures.copy(),
+        regions.pairs.copy(),
+        np.array(weights, np.int64),
+    )
+    return Merging(*made)
 
 
 @numba.njit(cache=True)
@@ -109,10 +116,10 @@ def _remove(heap, place, count, pair, likeness):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _merge(sizes, boxes, colours, textures, pairs, weights):  # type: ignore[no-untyped-def]
-    """Boxes and regions (two each) of all merges. Each pair is a link in the lists of both its regions; what it is given changes."""
+    """The parts of a `Merging`. Overwrites what it is given; each pair is a link in the lists of both its regions."""
     regions, links = len(sizes), len(pairs)
     pixels = np.int64(sizes.sum())
-    channels = colours.shape[1] // 25
+    channels = colours.shape[1] // COLOURS
     first = np.full(
         regions, -1, np.int32
     )  # half links: 2 * pair is in the list of pairs[pair, 0], 2 * pair + 1 in the other
@@ -154,7 +161,7 @@ def _merge(sizes, boxes, colours, textures, pairs, weights):  # type: ignore[no-
                 following, pair = after[half], half >> 1
                 if place[pair] >= 0:
                     other = pairs[pair, 1 - (half & 1)]
-                    if other == a or other == b or neighbour_of[other] == n:
+                    if other in (a, b) or neighbour_of[other] == n:
                         count = _remove(heap, place, count, pair, likeness)
                     else:
                         neighbour_of[other] = n

@@ -36,7 +36,8 @@ def pixel_bins(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def regions_of(labels: NDArray[np.int32], bins: NDArray[np.uint8]) -> Regions:
     """The regions of a segmentation (H, W), from the bins of its pixels."""
     count = int(labels.max()) + 1
-    return Regions(*_measured(labels, bins, count), touching(labels, count))
+    sizes, boxes, colours, textures = _measured(labels, bins, count)
+    return Regions(sizes, boxes, colours, textures, _touching(labels, count))
 
 
 def _strengths() -> NDArray[np.uint8]:
@@ -95,7 +96,7 @@ def _measured(labels, bins, count):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def touching(labels, count):  # type: ignore[no-untyped-def]
+def _touching(labels, count):  # type: ignore[no-untyped-def]
     """(P, 2) pairs of regions with pixels side by side or above each other, in the order of reading.
 
     The graph of such pairs lies in a plane and so has less than three times as many pairs as regions: the table never fills.
