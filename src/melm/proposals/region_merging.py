@@ -53,7 +53,7 @@ def _shares(counts, size, shares):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _common(one, other):  # type: ignore[no-untyped-def]
-    """What two histograms have in common. 32 bits suffice, and leave room for eight bins at once."""
+    """What two histograms have in common."""
     total = np.int32(0)
     for i in range(len(one)):
         total += min(one[i], other[i])

@@ -41,8 +41,8 @@ def regions_of(labels: NDArray[np.int32], bins: NDArray[np.uint8]) -> Regions:
 
 
 def _strengths() -> NDArray[np.uint8]:
-    """Bin by the larger part of the gradient, of at most 16 * 255."""
-    return np.minimum(np.arange(4081) * STRENGTHS // 4081, STRENGTHS - 1).astype(np.uint8)
+    """The bin of every strength that Scharr's operator gives on 8 bits, 0 to 16 * 255."""
+    return (np.arange(16 * 255 + 1) * STRENGTHS // (16 * 255 + 1)).astype(np.uint8)
 
 
 STRENGTH_OF = _strengths()
