@@ -3,9 +3,10 @@
     python benchmarks/bench_proposals.py --data VOC2007 --split val --images 209
 
 One process, one thread, seconds of the processor: other work on the machine does not count. Images are taken evenly over the
-split; without `--data` they are generated scenes. The search is timed where the product calls it, and proposals as a whole (with the prior, which costs both the
-same) around it. Recall, difficult objects left out, is that of proposals as the product orders them, cut on each image to
-the smaller number of the two; beside it that of all. What is printed is written as JSON too.
+split; without `--data` they are generated scenes. The search is timed where the product calls it, and proposals as a whole
+(with the prior, which costs both the same for a box) around it. Recall, difficult objects left out, is that of proposals as
+the product orders them, cut on each image to the smaller number of the two; beside it that of all. What is printed is
+written as JSON too.
 """
 
 from __future__ import annotations

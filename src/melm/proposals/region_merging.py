@@ -1,6 +1,6 @@
 """The hierarchy of selective search: of all regions that touch, the two most alike become one, until the image is one.
 
-Everything is counted in whole numbers, histograms too, so that the result depends on no order of summing and no processor.
+Everything is counted in whole numbers, shares of a histogram too: the result depends on no order of summing and no processor.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def _common(one, other):  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True)
 def _likeness(a, b, pixels, sizes, boxes, colours, textures, weights):  # type: ignore[no-untyped-def]
+    """How alike two regions are, by their histograms as shares, in parts of ONE for each weight."""
     size = np.int64(sizes[a]) + sizes[b]
     width = np.int64(max(boxes[a, 2], boxes[b, 2]) - min(boxes[a, 0], boxes[b, 0]))
     height = np.int64(max(boxes[a, 3], boxes[b, 3]) - min(boxes[a, 1], boxes[b, 1]))

@@ -50,6 +50,7 @@ STRENGTH_OF = _strengths()
 
 @numba.njit(cache=True)
 def _bins(image, dx, dy, strength_of):  # type: ignore[no-untyped-def]
+    """Bins of pixels, from the gradient of each channel."""
     height, width, channels = image.shape
     bins = np.empty((height, width, 2 * channels), np.uint8)
     for y in range(height):
