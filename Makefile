@@ -47,6 +47,7 @@ bench: setup
 	$(BIN)/python benchmarks/bench_cliques.py
 	$(BIN)/python benchmarks/bench_pooling.py
 	$(BIN)/python benchmarks/bench_evaluation.py
+	$(BIN)/python benchmarks/bench_proposals.py
 
 demo: setup
 	$(BIN)/melm demo

@@ -51,16 +51,16 @@ def test_images_without_proposals_are_left_out():
 
 
 @pytest.mark.slow
-def test_selective_search_on_voc2007(voc2007):
+def test_opencvs_selective_search_on_voc2007(voc2007):
     """Recall of at least 0.90 on val at an overlap of 0.5, with at most 2,000 boxes.
 
-    The file beside the data holds selective search of every image. Ours finds the very same boxes on every 100th image, so the
-    recall of the file on all of val, cut as ours is, is that of ours but for the order of the cut.
+    The file beside the data holds selective search of every image. OpenCV's finds the very same boxes on every 100th image, so
+    the recall of the file on all of val, cut as OpenCV's is, is that of OpenCV's but for the order of the cut.
     """
     source = Source(voc2007, split="val")
     images = read_tags(source)
     boxes = ReadyMade(voc2007 / "proposals" / "voc_2007_trainval.mat").match([image.id for image in images])
-    settings = ProposalSettings(max_boxes=10**6, whole_image=False)
+    settings = ProposalSettings("selective-search-opencv", max_boxes=10**6, whole_image=False)
     for image, expected in list(zip(images, boxes, strict=True))[::100]:
         found = compute_proposals(read_image(image.path), settings)
         assert {tuple(box) for box in found.boxes.tolist()} == {tuple(box) for box in expected[:, :4].tolist()}

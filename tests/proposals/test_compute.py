@@ -8,9 +8,9 @@ from melm.boxes import iou
 from melm.errors import UsageError
 from melm.proposals import ProposalSettings, compute_proposals
 from melm.proposals.edge_boxes import edges
-from melm.proposals.selective_search import selective_search
+from melm.proposals.selective_search_opencv import selective_search_opencv
 
-FOUND = ["selective-search", "selective-search-quality", "edge-boxes"]
+FOUND = ["selective-search", "selective-search-opencv", "selective-search-quality", "edge-boxes"]
 
 
 def given(*rows):
@@ -119,7 +119,7 @@ def test_orientation_is_the_direction_across_the_edge():
 
 def test_selective_search_forgets_opencvs_random_order():
     image, _ = draw_scene(1)
-    one, two = selective_search(image), selective_search(image)
+    one, two = selective_search_opencv(image), selective_search_opencv(image)
     np.testing.assert_array_equal(one, two)
 
 
@@ -148,6 +148,20 @@ def test_settings_have_a_folder_each():
     }
     assert len(names) == 5
     assert ProposalSettings().folder_name() == ProposalSettings(max_boxes=2000, min_side=20).folder_name()
+
+
+def test_what_is_stored_is_found_again_and_only_that():
+    """A change of version is on purpose. Boxes of `selective-search` that OpenCV made are not taken for ours."""
+    assert ProposalSettings("edge-boxes", max_boxes=800).folder_name() == "edge-boxes-4bf748cd8af7"
+    assert ProposalSettings("selective-search").folder_name() != "selective-search-d098506c175c"
+
+
+def test_kept_settings_come_back():
+    for method in FOUND:
+        settings = ProposalSettings(method, max_boxes=77)
+        assert ProposalSettings.from_dict(settings.as_dict()) == settings
+    before = ProposalSettings("selective-search").as_dict() | {"version": 3}  # when that was OpenCV's
+    assert ProposalSettings.from_dict(before) == ProposalSettings("selective-search-opencv")
 
 
 def test_the_whole_image_is_there_once():

@@ -81,7 +81,7 @@ class LearnConfig:
     def from_dict(kept: Mapping[str, Any]) -> LearnConfig:
         kept = dict(kept)
         kept["settings"] = MethodConfig(**kept["settings"])
-        kept["proposals"] = ProposalSettings(**{k: v for k, v in kept["proposals"].items() if k != "version"})
+        kept["proposals"] = ProposalSettings.from_dict(kept["proposals"])
         kept["scales"] = tuple(kept["scales"])
         return LearnConfig(**kept)
 

@@ -12,6 +12,7 @@ from melm import boxes as box
 from melm.proposals.edge_boxes import edge_boxes
 from melm.proposals.record import Proposals, ProposalSettings
 from melm.proposals.selective_search import selective_search
+from melm.proposals.selective_search_opencv import selective_search_opencv
 from melm.proposals.straddling import straddling
 
 ALIKE = 0.8  # overlap above which a box is ranked behind its better twin
@@ -66,7 +67,10 @@ def _found(
         least = settings.min_side / to_image(np.ones((1, 4)))[0, 0]
         boxes, scores = edge_boxes(small, 3 * settings.max_boxes, least)  # many are thin, and go
         return to_image(boxes), scores
-    boxes = selective_search(small, quality=settings.method == "selective-search-quality")
+    if settings.method == "selective-search":
+        boxes = selective_search(small)
+    else:
+        boxes = selective_search_opencv(small, quality=settings.method == "selective-search-quality")
     return to_image(boxes), np.zeros(len(boxes))
 
 

@@ -16,6 +16,7 @@ SMOOTHING = 1.5  # pixels, before the gradient
 SURROUND = 8.0  # pixels, the neighbourhood whose mean gradient is taken off
 TEXTURE = 0.8  # share of that mean
 LEAST_AREA = 100  # pixels: the smallest window that slides over the image
+STEP = 0.6  # overlap of neighbouring windows: OpenCV's own 0.65 takes twice the time and finds fewer objects (docs/proposals.md)
 STRONG = 99.5  # percentile of edge strength that becomes 1
 
 
@@ -28,6 +29,7 @@ def edge_boxes(
     strength, orientation = edges(image)
     finder = cv2.ximgproc.createEdgeBoxes()  # a new one each time: it keeps state of the last image
     finder.setMaxBoxes(max_boxes)
+    finder.setAlpha(STEP)
     finder.setMinBoxArea(max(least_side**2, LEAST_AREA))
     rectangles, scores = finder.getBoundingBoxes(strength, orientation)
     boxes = np.asarray(rectangles, dtype=np.float64).reshape(-1, 4)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from melm.errors import UsageError, one_of
 
-METHODS = ("selective-search", "selective-search-quality", "edge-boxes", "file")
+METHODS = ("selective-search", "selective-search-opencv", "selective-search-quality", "edge-boxes", "file")
 FILE_BOXES = ("xyxy", "xyxy0", "xyxy1", "yxyx1")
-VERSION = 3  # raise it when the same settings would give other boxes
+VERSION = 4  # raise it when the same settings would give other boxes or another prior
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,14 @@ class ProposalSettings:
 
     def as_dict(self) -> dict[str, object]:
         return {"version": VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_dict(kept: Mapping[str, Any]) -> ProposalSettings:
+        """The settings that `as_dict` wrote, in this version or one before: the name of a method may have changed since."""
+        kept = dict(kept)
+        if kept.pop("version") <= 3 and kept["method"] == "selective-search":
+            kept["method"] = "selective-search-opencv"
+        return ProposalSettings(**kept)
 
     def folder_name(self) -> str:
         """A name a person can read, and a digest that only these settings have."""

@@ -6,10 +6,11 @@ two graph segmentations. From Alexe, Deselaers and Ferrari, "Measuring the objec
 
 from __future__ import annotations
 
-import cv2
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from melm.proposals.graph_segmentation import segment, sorted_edges
 
 SCALES = (100, 300)  # k of the graph segmentation, and the least size of a superpixel
 SIGMA = 0.8
@@ -29,8 +30,8 @@ def straddling(image: NDArray[np.uint8], boxes: NDArray[np.floating]) -> NDArray
 
 def superpixels(image: NDArray[np.uint8]) -> list[NDArray[np.int32]]:
     """(H, W) segment numbers, one map per scale."""
-    makers = [cv2.ximgproc.segmentation.createGraphSegmentation(SIGMA, k, k) for k in SCALES]
-    return [maker.processImage(image) for maker in makers]
+    graph = sorted_edges(image, SIGMA)
+    return [segment(graph, k, k) for k in SCALES]
 
 
 @numba.njit(cache=True)
