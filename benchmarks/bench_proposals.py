@@ -1,6 +1,6 @@
 """How fast selective search is, and what it finds: ours and OpenCV's fast mode, image by image in turn.
 
-    python benchmarks/bench_proposals.py --data VOC2007 --split val --images 209
+    python benchmarks/bench_proposals.py --data VOC2007 --split val --images 150
 
 One process, one thread, seconds of the processor: other work on the machine does not count. Images are taken evenly over the
 split; without `--data` they are generated scenes. The search is timed where the product calls it, and proposals as a whole
