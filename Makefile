@@ -48,6 +48,8 @@ bench: setup
 	$(BIN)/python benchmarks/bench_pooling.py
 	$(BIN)/python benchmarks/bench_evaluation.py
 	$(BIN)/python benchmarks/bench_proposals.py
+	$(BIN)/python benchmarks/bench_trunk.py
+	$(BIN)/python benchmarks/bench_growth.py
 
 demo: setup
 	$(BIN)/melm demo
