@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from melm.errors import MelmError
-from melm.workers import for_each
+from melm.workers import for_each, in_threads
 
 
 def square(x):
@@ -33,6 +33,25 @@ def fail_at_three(x):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_item_once(workers):
     assert sorted(for_each(square, range(30), workers)) == [(x, x * x) for x in range(30)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_item_once_in_threads(threads):
+    assert sorted(in_threads(square, range(30), threads)) == [(x, x * x) for x in range(30)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_in_a_thread_is_raised_and_little_is_begun_after_it(threads):
+    begun = []
+
+    def work(x):
+        begun.append(x)
+        return fail_at_three(x)
+
+    with pytest.raises(MelmError, match="item 3 is bad"):
+        for _ in in_threads(work, range(1000), threads):
+            pass
+    assert len(begun) < 30
 
 
 def test_a_dead_worker_is_named_with_what_it_held_and_the_rest_is_kept():
@@ -60,7 +79,7 @@ def wait(folder):
 # As people write scripts: nothing keeps it from being run again by every worker that imports it.
 SCRIPT = """
 import sys
-from melm.workers import for_each
+from melm.workers import for_each, in_threads
 from slow import wait
 list(for_each(wait, [sys.argv[1]] * 4, 2))
 """

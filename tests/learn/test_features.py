@@ -45,6 +45,24 @@ def samples_of(trunk, few):
     return torch.cat(looks)
 
 
+def test_many_threads_store_the_bytes_of_one(few, tmp_path):
+    images, keys, proposals = few
+    trunk = trunk_of(backbone="lite0", weights="none", components=8)
+    trunk.fit(samples_of(trunk, few))
+    stores = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            stores.append(RegionStore(trunk, BOXES, tmp_path / str(threads)))
+            make_regions(trunk, images, keys, proposals, stores[-1])
+            assert torch.get_num_threads() == threads  # as it was
+    finally:
+        torch.set_num_threads(before)
+    for key in keys:
+        assert len({store.path(key).read_bytes() for store in stores}) == 1
+
+
 def test_components_are_whitened(shared_cache, few):
     trunk = trunk_of()
     samples = samples_of(trunk, few)

@@ -25,8 +25,12 @@ class Regions:
     def together(self, change: Callable[[Tensor], Tensor]) -> Regions:
         """The same, of all rows at once: three times as many rows are one product of matrices, not three."""
         parts = self.parts()
-        changed = change(torch.cat(parts)) if len(parts) > 1 else change(self.box)
-        return Regions(*torch.split(changed, [len(part) for part in parts]))
+        if len(parts) == 1:
+            return self.each(change)
+        changed = change(torch.cat(parts))
+        return Regions(
+            *changed.view(len(parts), -1, *changed.shape[1:]).unbind(0)
+        )  # N stays open where this is exported
 
     def parts(self) -> list[Tensor]:
         return [part for part in (self.box, self.frame, self.ring) if part is not None]

@@ -152,7 +152,7 @@ def means(map: Tensor, boxes: Tensor, stride: int, parts: int = 3) -> list[Tenso
     frame, inner, ring, within = frame_and_ring(boxes)
     outer, holes = torch.cat([boxes, frame, ring][:parts]), torch.cat([torch.zeros_like(boxes), inner, within][:parts])
     return list(
-        region_mean(map, outer, 1 / stride, holes).view(parts, len(boxes), -1)
+        region_mean(map, outer, 1 / stride, holes).view(parts, len(boxes), map.shape[2])
     )  # sums of the map are made once for all
 
 
