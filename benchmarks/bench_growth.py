@@ -33,9 +33,9 @@ from melm.model.branches import Regions
 from melm.model.melm import MinEntropyLoss
 from melm.proposals import Proposals, compute_proposals
 
-USUAL = {"images": 4, "boxes": 800, "classes": 20, "side": 500}
+USUAL = {"images": 1, "boxes": 800, "classes": 20, "side": 500}
 VARIED = {
-    "images": (2, 4, 8, 16),
+    "images": (1, 2, 4, 8),
     "boxes": (200, 400, 800, 1600),
     "classes": (5, 20, 80, 320),
     "side": (250, 500, 1000, 2000),
@@ -43,7 +43,7 @@ VARIED = {
 PARTS = ("proposals", "features", "step", "detect")
 
 
-def median(work: Callable[[], object], repeats: int = 5) -> float:
+def median(work: Callable[[], object], repeats: int = 3) -> float:
     work()
     times = []
     for _ in range(repeats):
@@ -146,7 +146,7 @@ def main() -> None:
         rows = [measured(**{**USUAL, name: value}) for value in values]
         results[name] = {"values": values, **{part: [row[part] for row in rows] for part in PARTS}}
         results[name]["growth"] = {part: round(growth(values, results[name][part]), 2) for part in PARTS}
-        print(f"{name} (seconds for {'so many' if name == 'images' else USUAL['images']} images)")
+        print(f"{name} (seconds for {'so many images' if name == 'images' else 'one image'})")
         for value, row in zip(values, rows, strict=True):
             print(f"  {value:>6,}  " + "  ".join(f"{part} {row[part]:.3f}" for part in PARTS))
         print("  growth  " + "  ".join(f"{part} {results[name]['growth'][part]:.2f}" for part in PARTS))
