@@ -16,12 +16,17 @@ def keep_freed_memory() -> None:
 
     Only GNU's C library is asked, and not where the user has said something about it.
     """
-    if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
+    said = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if not sys.platform.startswith("linux") or said:
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return  # another C library
-    mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    # older versions take no more than 32 MB; were it refused, the next line alone would make things worse
+    if not mallopt(M_MMAP_THRESHOLD, 1 << 30) and not mallopt(M_MMAP_THRESHOLD, 32 << 20):
+        return
     mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
     mallopt(M_ARENA_MAX, 1)  # threads have arenas that cannot grow beyond 64 MB

@@ -101,7 +101,11 @@ def looking_options(command: Command) -> Command:
 
 def workers_option(command: Command) -> Command:
     return click.option(
-        "--workers", type=click.IntRange(min=1), default=own_cores, show_default="all cores", help="Processes."
+        "--workers",
+        type=click.IntRange(min=1),
+        default=own_cores,
+        show_default="all cores, or this process's share of them",
+        help="Processes.",
     )(command)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from melm.learn.region_store import RegionStore
 from melm.model.backbones import Backbone, build_backbone, load_weights
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import Done, ProposalStore, ReadyMade, make_proposals, settings_for_file
-from melm.workers import available_cores
+from melm.workers import own_cores
 
 SHOWN = 20  # images named in an error
 
@@ -71,7 +70,7 @@ def prepare(
 ) -> Ready:
     """Proposals for every image, each process its share. Images that cannot be used are named; with `skip_bad` left out."""
     store = ProposalStore(config.proposals)
-    cores = workers or max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    cores = workers or own_cores()
     mine = processes.share(list(images))
     with processes.steps("proposals", len(mine)) as steps:
         done = make_proposals(mine, store, cores, ready_made, steps.advance, images)

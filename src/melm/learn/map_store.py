@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ class MapStore:
 
     def __init__(self, trunk: FrozenTrunk, scales: tuple[int, ...], cache: Path | None = None) -> None:
         self.trunk, self.scales, self.made = trunk, scales, 0
+        self._counting = threading.Lock()
         digest = hashlib.blake2b(str(trunk.backbone.convention).encode(), digest_size=16)
         for name, value in sorted(trunk.backbone.state_dict().items()):
             digest.update(name.encode())
@@ -76,7 +78,8 @@ class MapStore:
             raise MelmError(
                 f"{path}: cannot be written ({error.strerror}). What was finished is kept: make room and run again"
             ) from None
-        self.made += 1
+        with self._counting:
+            self.made += 1
 
     def make(self, key: str, path: Path) -> None:
         """Sees to it that the maps of an image are there."""

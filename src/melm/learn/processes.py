@@ -22,7 +22,8 @@ from melm.progress import Steps
 
 Thing = TypeVar("Thing")
 DEVICES = ("auto", "cpu", "cuda")
-# Shares of long work end hours apart, on machines that are not alike. Nobody waits for one that died: torchrun ends them all.
+# Shares of long work end hours apart, on machines that are not alike. Nobody waits for a process that
+# died: torchrun ends them all.
 PATIENCE = timedelta(days=7)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ class RegionStore:
         digest = hashlib.blake2b(json.dumps(self.about, sort_keys=True).encode(), digest_size=6).hexdigest()
         self.folder = (cache or cache_folder()) / "features" / f"{trunk.backbone.name}-{digest}"
         self.made = 0  # by this process
+        self._counting = threading.Lock()
 
     def prepare(self) -> None:
         """Makes the folder and clears what killed writers left in it."""
@@ -64,7 +66,8 @@ class RegionStore:
         try:
             path.parent.mkdir(exist_ok=True)
             write_whole(path, buffer.getvalue())
-            self.made += 1
+            with self._counting:
+                self.made += 1
         except OSError as error:
             raise MelmError(
                 f"{path}: cannot be written ({error.strerror}). What was finished is kept: make room and run again"

@@ -23,14 +23,12 @@ class Regions:
         return Regions(*(None if part is None else change(part) for part in (self.box, self.frame, self.ring)))  # type: ignore[arg-type]
 
     def together(self, change: Callable[[Tensor], Tensor]) -> Regions:
-        """The same, of all rows at once: three times as many rows are one product of matrices, not three."""
+        """The same for rows of features (N, D), all at once: three times as many rows are one product of matrices, not three."""
         parts = self.parts()
-        if len(parts) == 1:
+        if len(parts) != 3 or self.box.ndim != 2 or not len(self.box):
             return self.each(change)
         changed = change(torch.cat(parts))
-        return Regions(
-            *changed.view(len(parts), -1, *changed.shape[1:]).unbind(0)
-        )  # N stays open where this is exported
+        return Regions(*changed.view(3, -1, changed.shape[1]).unbind(0))  # N stays open where this is exported
 
     def parts(self) -> list[Tensor]:
         return [part for part in (self.box, self.frame, self.ring) if part is not None]

@@ -17,7 +17,7 @@ class RectifiedDropout(nn.Module):
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share = share
-        self.dropped = round(share * 256)  # of the 256 values of a random byte
+        self.dropped = min(round(share * 256), 255)  # of the 256 values of a random byte
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not self.dropped:

@@ -168,7 +168,7 @@ def mlp(width: int, hidden: int, dropout: float) -> nn.Module:
         layer = nn.Linear(before, hidden)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         nn.init.zeros_(layer.bias)
-        layers += [layer, RectifiedDropout(dropout)]
+        layers += [layer, RectifiedDropout(dropout), nn.Identity()]  # three: weights are named by their place
     return nn.Sequential(*layers)
 
 

@@ -16,7 +16,7 @@ SMOOTHING = 1.5  # pixels, before the gradient
 SURROUND = 8.0  # pixels, the neighbourhood whose mean gradient is taken off
 TEXTURE = 0.8  # share of that mean
 LEAST_AREA = 100  # pixels: the smallest window that slides over the image
-STEP = 0.6  # overlap of neighbouring windows: OpenCV's own 0.65 takes twice the time and finds fewer objects (docs/proposals.md)
+STEP = 0.6  # overlap of neighbouring windows: OpenCV's own 0.65 takes twice the time (docs/proposals.md)
 STRONG = 99.5  # percentile of edge strength that becomes 1
 
 

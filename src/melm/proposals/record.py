@@ -64,7 +64,7 @@ class ProposalSettings:
     def from_dict(kept: Mapping[str, Any]) -> ProposalSettings:
         """The settings that `as_dict` wrote, in this version or one before: the name of a method may have changed since."""
         kept = dict(kept)
-        if kept.pop("version") <= 3 and kept["method"] == "selective-search":
+        if kept.pop("version", VERSION) <= 3 and kept["method"] == "selective-search":
             kept["method"] = "selective-search-opencv"
         return ProposalSettings(**kept)
 

@@ -34,7 +34,7 @@ def pixel_bins(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def regions_of(labels: NDArray[np.int32], bins: NDArray[np.uint8]) -> Regions:
-    """The regions of a segmentation (H, W), from the bins of its pixels."""
+    """The regions of a segmentation (H, W), each in one piece, from the bins of its pixels."""
     count = int(labels.max()) + 1
     sizes, boxes, colours, textures = _measured(labels, bins, count)
     return Regions(sizes, boxes, colours, textures, _touching(labels, count))
