@@ -1,6 +1,7 @@
 """The hierarchy of selective search: of all regions that touch, the two most alike become one, until the image is one.
 
-Everything is counted in whole numbers, shares of a histogram too: from the same regions the result depends on no order of summing and no processor.
+Everything is counted in whole numbers, shares of a histogram too: from the same regions the result depends on no order of
+summing and no processor.
 """
 
 from __future__ import annotations
