@@ -157,7 +157,7 @@ _PAPER = LearnConfig(
 PRESETS: dict[str, Preset] = {
     "fast": Preset(
         "a frozen EfficientNet-Lite0 read once at five scales and stored; only the layers above it learn",
-        "two cores: 0.1 s an image for proposals, 0.4 s for the trunk, then 0.05 s an image and epoch",
+        "two cores: 0.1 s an image for proposals, 0.5 s for the trunk, then 0.05 s an image and epoch",
         "the default where there is no GPU",
         LearnConfig(
             preset="fast",
