@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from melm.data import Source
     from melm.detect.detections import Detections
     from melm.detect.detector import DetectSettings, load
+    from melm.detect.ensemble import Ensemble
     from melm.learn.presets import learn_config
     from melm.learn.train import train
     from melm.measure.subjects import measure as evaluate
@@ -28,7 +29,18 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["DetectSettings", "Detections", "Source", "evaluate", "label", "learn_config", "load", "report", "train"]
+__all__ = [
+    "DetectSettings",
+    "Detections",
+    "Ensemble",
+    "Source",
+    "evaluate",
+    "label",
+    "learn_config",
+    "load",
+    "report",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -37,6 +49,10 @@ def __getattr__(name: str) -> Any:
         from melm.detect import detector
 
         return getattr(detector, name)
+    if name == "Ensemble":
+        from melm.detect.ensemble import Ensemble
+
+        return Ensemble
     if name == "train":
         from melm.learn.train import train
 

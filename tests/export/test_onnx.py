@@ -88,16 +88,23 @@ def test_resized_as_opencv_does_to_the_bit(width, height, side, seed):
     np.testing.assert_array_equal(ours, trunks.resized(pixels, side))
 
 
-@given(height=st.integers(1, 12), width=st.integers(1, 12), count=st.integers(0, 9), seed=st.integers(0, 2**32 - 1))
-def test_means_by_shares_are_means_by_sums(height, width, count, seed):
+@given(
+    height=st.integers(1, 12),
+    width=st.integers(1, 12),
+    count=st.integers(0, 9),
+    bins=st.integers(0, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_means_by_shares_are_means_by_sums(height, width, count, bins, seed):
     random = np.random.default_rng(seed)
     map = torch.from_numpy(random.normal(size=(height, width, 3)).astype(np.float32))
     limit = np.array([width, height] * 2) * 16
     corners = random.uniform(-0.2, 1.2, (count, 4)) * limit  # some reach over the edge of the map
     boxes = np.concatenate([np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])], 1)
     boxes = torch.from_numpy(boxes.round(random.integers(0, 3)).astype(np.float32))
-    ours = onnx_operators.means(map, onnx_operators.region_weights(boxes, map, 16))
-    torch.testing.assert_close(ours, torch.cat(trunks.means(map, boxes, 16), dim=1), rtol=1e-4, atol=1e-5)
+    parts = trunks.region_parts(boxes, 3, bins)
+    ours = onnx_operators.means(map, onnx_operators.region_weights(*parts, map, 16))
+    torch.testing.assert_close(ours, torch.cat(trunks.means(map, *parts, 16), dim=1), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +159,11 @@ def test_what_is_traced_says_what_the_detector_says(changes):
     ]  # fmt: skip
     for example in EXAMPLES[1:]:
         with torch.no_grad():
-            ours = scorer(*map(torch.from_numpy, inputs_of(example, scorer.reads).values())).numpy()
+            ours, places = (
+                x.numpy() for x in scorer(*map(torch.from_numpy, inputs_of(example, scorer.reads).values()))
+            )
         expected = detector.scores(*example)
+        np.testing.assert_array_equal(places, example[1].boxes)
         assert len(expected) == 1 or (expected.std(axis=0) > 1e-2 * expected.mean(axis=0)).all()  # not all alike
         np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-5 * expected.max())
 
@@ -225,8 +235,13 @@ def test_every_branch_of_a_retrained_run(taught, branch):
     scorer = Scorer(detector).eval()
     for example in EXAMPLES[1:]:
         with torch.no_grad():
-            ours = scorer(*map(torch.from_numpy, inputs_of(example, scorer.reads).values())).numpy()
-        np.testing.assert_allclose(ours, detector.scores(*example), rtol=1e-4, atol=1e-8)  # some are 1e-24
+            ours, places = (
+                x.numpy() for x in scorer(*map(torch.from_numpy, inputs_of(example, scorer.reads).values()))
+            )
+        scores, found = detector.judged(detector.outputs(*example), example[1])
+        np.testing.assert_allclose(ours, scores, rtol=1e-4, atol=1e-8)  # some are 1e-24
+        np.testing.assert_allclose(places, found.boxes, atol=1e-2)
+        assert np.array_equal(found.boxes, example[1].boxes) == (branch == "all")
 
 
 def spoiled(model):
@@ -263,7 +278,7 @@ def test_other_scores_are_an_error_and_no_file(learned, written, exporting, tmp_
 
 def test_a_difference_that_is_no_number_is_an_error(learned, runtime, tmp_path, monkeypatch):
     detector = melm.load(learned.run, device="cpu")
-    parity = onnx_parity.Parity([1], float("nan"), float("nan"), 1.0, 1.0, 0.1, 0.1)
+    parity = onnx_parity.Parity([1], float("nan"), float("nan"), 0.0, 1.0, 1.0, 0.1, 0.1)
     monkeypatch.setattr(onnx_model, "to_onnx", lambda detector, opset: (b"", {}))
     monkeypatch.setattr(onnx_model, "compared", lambda *given: parity)
     with pytest.raises(MelmError, match="differ by up to nan"):

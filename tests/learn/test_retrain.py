@@ -19,8 +19,11 @@ from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
 from melm.errors import UsageError
 from melm.learn.data import Ready
+from melm.learn.lessons import Lessons, StudentStep, inside, scales_of_step, some
 from melm.learn.map_store import MapStore
-from melm.learn.retrain import Lessons, StudentStep, _kept, inside, objects_of_tag, retrain, scales_of_step, some
+from melm.learn.pseudo_objects import kept as kept_objects
+from melm.learn.pseudo_objects import objects_of_tag
+from melm.learn.retrain import retrain
 from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
@@ -154,11 +157,11 @@ def lessons_of(taught, small_scenes, config=CONFIG):
     detector = load(taught, device="cpu")
     looking = Looking(detector)
     images = read_tags(Source(small_scenes / "train-tags.csv"))
-    objects = _kept(taught / "objects.npz")
+    objects = kept_objects(taught / "objects.npz")
     keys = tuple(content_key(read_bytes(image.path)) for image in images)
     ready = Ready(images, keys, looking.proposals)
     maps = MapStore(detector.network.trunk, config.scales)
-    return Lessons(ready, objects, maps, config, detector.network.trunk.normal_size), detector
+    return Lessons(ready, objects, config, maps, detector.network.trunk.normal_size), detector
 
 
 @pytest.mark.parametrize("weigh", [True, False])
@@ -177,7 +180,7 @@ def test_a_lesson(taught, small_scenes, shared_cache, weigh):
             kinds |= set(objects.tolist())
             given = lessons.objects[index]
             assert {int(k) for k in lesson.target[objects]} <= {int(k) for k in given.classes}
-            for there, boxes in zip(lesson.maps, lesson.boxes, strict=True):
+            for there, boxes in zip(lesson.seen, lesson.boxes, strict=True):
                 assert (there is None) == (len(boxes) == 0)
             # boxes of a class lie on an object of it
             found = lessons.ready.proposals.get(lessons.ready.keys[index])
@@ -265,8 +268,8 @@ def test_the_measures_ask_the_student_that_never_saw_the_image(taught, small_sce
     assert key in detector.students.keys
     with torch.no_grad():  # opinions that are easily told apart
         for number, student in enumerate(detector.students.students):
-            student.of_class.weight.zero_()
-            student.of_class.bias.copy_(torch.arange(7) * (number + 1) / 10)
+            student.verdict.of_class.weight.zero_()
+            student.verdict.of_class.bias.copy_(torch.arange(7) * (number + 1) / 10)
     outputs, _ = Looking(detector).outputs(key, image.path)
     detector.students.keys = frozenset()
     every, _ = Looking(detector).outputs(key, image.path)
@@ -302,7 +305,7 @@ def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_c
         before, after = weights_of(taught), weights_of(run)
         assert {name for name in after if after[name] != before[name]}
         assert all(name.startswith("students.") for name in after if after[name] != before[name])
-    with pytest.raises(UsageError, match="other folds or scales"):
+    with pytest.raises(UsageError, match="its students have folds = 2"):
         small_retrain(taught, small_scenes, tmp_path / "third", CONFIG.with_(folds=3))
     with pytest.raises(UsageError, match="holds another run"):
         small_retrain(taught, small_scenes, other)

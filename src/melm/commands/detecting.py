@@ -18,6 +18,14 @@ from melm.proposals.record import FILE_BOXES, METHODS
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option(
+    "--with",
+    "others",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="RUN",
+    help="Another run that speaks along: scores are averaged, box by box; can be repeated.",
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for what is found.")
 @click.option("--format", type=Name("format", tuple(FORMATS)), help="How PATHS are laid out, if they are data sets.")
 @click.option("--split", help="Part of a data set.")
@@ -57,6 +65,7 @@ from melm.proposals.record import FILE_BOXES, METHODS
 def detect(
     run: Path,
     paths: tuple[Path, ...],
+    others: tuple[Path, ...],
     out: Path,
     formats: tuple[str, ...],
     draw: bool,
@@ -72,10 +81,12 @@ def detect(
     Example:
       melm detect runs/birds new-photos/ --out found --draw
       melm detect runs/voc VOC2007 --split val --views flip --out found --to comp4
+      melm detect runs/seed-0 new-photos/ --with runs/seed-1 --with runs/resnet --out found
     """
     from melm.data.finding import find_images
     from melm.data.images import read_image
-    from melm.detect.detector import DetectSettings, load
+    from melm.detect.detector import Detector, DetectSettings, load
+    from melm.detect.ensemble import Ensemble
     from melm.detect.results import RESULTS, read_results
     from melm.detect.run import detect_images
     from melm.export.detections import require_comp4_names, write_coco_results, write_comp4, write_table
@@ -85,7 +96,11 @@ def detect(
 
     settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote", "min_score", "max_boxes"))
     device = options.pop("device")
-    detector = load(run, settings, device)
+    detector: Detector | Ensemble = load(run, settings, device)
+    if others:
+        if len({path.resolve() for path in (run, *others)}) <= len(others):
+            raise UsageError("--with: the same run is named twice")
+        detector = Ensemble([load(path, settings, device) for path in (run, *others)])
     split = options["split"] or "test"
     if "comp4" in formats:
         require_comp4_names(detector.classes, split)

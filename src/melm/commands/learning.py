@@ -242,9 +242,18 @@ def train(
 @click.argument("run", type=click.Path(path_type=Path))
 @data_options
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the new run.")
-@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3]")
 @click.option(
-    "--folds", type=int, help="Students, each of which learns from the images of the other folds.  [default: 2]"
+    "--backbone",
+    help="Network that learns as a whole from the images: resnet50, resnet101, vgg16, ... Without it, or with the name of "
+    "RUN's frozen trunk (lite0), the last stages of that trunk learn, on stored maps.",
+)
+@click.option("--weights", help="Weights that --backbone starts from: a file or an https address.")
+@click.option("--weights-sha256", help="Checksum of the weights; needed for an address.")
+@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3; 8 with --backbone]")
+@click.option(
+    "--folds",
+    type=int,
+    help="Students, each of which learns from the images of the other folds.  [default: 2; 1 with --backbone]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting; can be repeated.")
@@ -255,17 +264,21 @@ def train(
 @click.option("--skip-bad", is_flag=True, help="Leave out images that cannot be used, instead of stopping.")
 @workers_option
 def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **options: Any) -> int:
-    """Learn on from what RUN finds in DATA: students with the last stages of the network, in folds, so that every image is judged
-    by one that never saw it. The same command goes on where it was stopped.
+    """Learn a Fast R-CNN detector, classes and box regression, from the objects that RUN finds in DATA.
+
+    Without --backbone the last stages of RUN's frozen trunk learn, in folds, so that every image is judged by a student that
+    never saw it. The same command goes on where it was stopped. For several processes: torchrun --nproc-per-node N -m melm
+    retrain ...
 
     \b
     Example:
       melm retrain runs/birds photos/ --out runs/birds-2
+      melm retrain runs/birds photos/ --backbone resnet50 --weights resnet50.pth --out runs/birds-resnet
     """
     from melm.learn.retrain import retrain as learn_students
     from melm.learn.students import RetrainConfig
 
-    given = {name: options.pop(name) for name in ("epochs", "folds", "seed")}
+    given = {name: options.pop(name) for name in ("backbone", "weights", "weights_sha256", "epochs", "folds", "seed")}
     settings = {name: value for name, value in given.items() if value is not None} | _changes(changes)
     source = source_of(options)
     learn_students(

@@ -15,6 +15,8 @@ from melm.commands.options import Name, file_of, looking_options, named_data_opt
 from melm.errors import UsageError
 from melm.proposals.record import FILE_BOXES
 
+ENSEMBLE = "ensemble"
+
 
 @click.command()
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1)
@@ -28,6 +30,7 @@ from melm.proposals.record import FILE_BOXES
     help="Results of any tool: COCO results JSON, a CSV of the same, a folder of VOC's comp4 files, or what melm "
     "detect or label wrote; can be repeated.",
 )
+@click.option("--ensemble", is_flag=True, help="Measure RUNS together as well: their scores averaged, box by box.")
 @click.option("--clip", is_flag=True, help="Cut boxes of FILE at the image's edge instead of refusing them.")
 @looking_options
 @click.option(
@@ -61,6 +64,7 @@ def evaluate(
     plots: Path | None,
     style: str | None,
     clip: bool,
+    ensemble: bool,
     skip_bad: bool,
     **options: Any,
 ) -> int:
@@ -75,12 +79,22 @@ def evaluate(
       melm evaluate runs/voc --data VOC2007 --split val
       melm evaluate --detections results.json --data coco/annotations/instances_val2017.json
       melm evaluate runs/melm runs/wsddn --data VOC2007 --split val --markdown
+      melm evaluate runs/seed-0 runs/seed-1 --ensemble --data VOC2007 --split val
     """
     from melm.data import read_tags
     from melm.detect.detector import DetectSettings
+    from melm.detect.ensemble import Ensemble
     from melm.measure.evaluation import Subject, by_seed, comparisons, evaluate
     from melm.measure.other_results import read_detections
-    from melm.measure.subjects import detector_of, names_for, placed, readable, require_classes, subject_of_run
+    from melm.measure.subjects import (
+        detector_of,
+        names_for,
+        placed,
+        readable,
+        require_classes,
+        subject_of_ensemble,
+        subject_of_run,
+    )
     from melm.measure.truth import read_truth
     from melm.show.check_report import problem_lines
     from melm.show.evaluation_pictures import make_folder, write_pictures
@@ -88,6 +102,8 @@ def evaluate(
 
     if not runs and not files:
         raise UsageError("nothing to measure: name a RUN, or results of another tool with --detections FILE")
+    if ensemble and len(runs) < 2:
+        raise UsageError("--ensemble: two RUNS or more speak together")
     if not (math.isfinite(threshold) and 0 <= tolerance < math.inf):
         raise UsageError("--tolerance is 0 or more, --threshold a number")
     if len({path.resolve() for path in (*runs, *files)}) < len(runs) + len(files):
@@ -106,15 +122,23 @@ def evaluate(
     settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote"), max_boxes=0)
     ready_made = file_of(options)
     names = names_for([*runs, *files])
+    if ensemble and ENSEMBLE in names.values():
+        raise UsageError(f"a run or file is named {ENSEMBLE!r}, as the runs together are; name it otherwise")
     if plots:
         make_folder(plots)
-    for run in runs:  # before the work, rather than after some of it
-        require_classes(run, detector_of(run, settings, options["device"]), every.classes)
+    detectors = [detector_of(run, settings, options["device"]) for run in runs]
+    for run, detector in zip(runs, detectors, strict=True):  # before the work, rather than after some of it
+        require_classes(run, detector, every.classes)
+    if ensemble:
+        Ensemble(detectors)
     found = {path: read_detections(path, every, clip, split) for path in files}
     subjects = [
         subject_of_run(run, names[run], truth, images, settings, ready_made, options["workers"], options["device"])
         for run in runs
     ]
+    if ensemble:
+        given = (truth, images, settings, ready_made, options["workers"], options["device"])
+        subjects.append(subject_of_ensemble(runs, ENSEMBLE, *given))
     for path, detections in found.items():
         if len(detections) < len(truth.images):
             print(f"{names[path]}: entries for {len(detections):,} of {len(truth.images):,} images", file=sys.stderr)

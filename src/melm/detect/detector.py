@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from melm.learn.model_file import Learned, load_model
 from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import device_named
+from melm.learn.students import middle_scale
 from melm.model.melm import Output
+from melm.model.regression import moved
 from melm.model.trunks import FrozenTrunk, Pixels, mirrored
 from melm.proposals import Proposals, ProposalSettings, compute_proposals
 
@@ -100,7 +103,7 @@ class Detector:
             proposals = compute_proposals(pixels, self.proposal_settings)
         if not len(proposals):
             return no_detections(self.classes, pixels.shape[1], pixels.shape[0])
-        return self.chosen(self.scores(pixels, proposals), proposals)
+        return self.chosen(*self.judged(self.outputs(pixels, proposals), proposals))
 
     def chosen(self, scores: NDArray[np.float32], proposals: Proposals) -> Detections:
         """What is left of scores (N, K) after suppression and voting."""
@@ -108,10 +111,19 @@ class Detector:
         found = suppressed(proposals.boxes, scores, self.classes, *size, self.overlap, settings.min_score, self.vote)
         return found.best(settings.max_boxes) if settings.max_boxes else found
 
-    def scores(self, pixels: Pixels, proposals: Proposals, branch: str | None = None) -> NDArray[np.float32]:
-        """p(y, h) (N, K) of the branch, mean over the views."""
-        outputs = self.outputs(pixels, proposals)
-        return np.mean([branch_scores(output, branch or self.branch) for output in outputs], axis=0)  # type: ignore[no-any-return]
+    def judged(self, outputs: Sequence[Output], proposals: Proposals) -> tuple[NDArray[np.float32], Proposals]:
+        """p(y, h) (N, K) of the branch that detects, mean over the views; and the proposals where it moves them."""
+        scores = np.mean([branch_scores(output, self.branch) for output in outputs], axis=0)
+        shifts = [shift for output in outputs if (shift := output.shift_of(self.branch)) is not None]
+        if not shifts:
+            return scores, proposals
+        shift = torch.stack(shifts).mean(dim=0).cpu()
+        boxes = moved(torch.from_numpy(proposals.boxes), shift, proposals.width, proposals.height)
+        return scores, replace(proposals, boxes=boxes.numpy())
+
+    def scores(self, pixels: Pixels, proposals: Proposals) -> NDArray[np.float32]:
+        """p(y, h) (N, K) of the proposals of an image."""
+        return self.judged(self.outputs(pixels, proposals), proposals)[0]
 
     @torch.no_grad()
     def outputs(self, pixels: Pixels, proposals: Proposals, key: str | None = None) -> list[Output]:
@@ -122,9 +134,9 @@ class Detector:
         for scale, flip in self.views():
             regions = self.network.trunk.look(pixels, boxes, scale, flip)
             output = forward(self.network, self.learned.strength, regions, proposals)
-            if self.students is not None and isinstance(self.network.trunk, FrozenTrunk):
-                maps = self.network.trunk.stem_maps(mirrored(pixels) if flip else pixels, self.students.config.scales)
-                output = self.students.judge(output, maps, proposals, key, flip)
+            if self.students is not None:
+                seen = self.students.inputs(self.network, mirrored(pixels) if flip else pixels)
+                output = self.students.judge(output, seen, proposals, key, flip)
             result.append(output)
         return result
 
@@ -135,13 +147,19 @@ class Detector:
         if isinstance(self.network.trunk, FrozenTrunk):
             scales = [None]
         elif self.settings.views != "paper":
-            scales = [sorted(self.config.scales)[len(scales) // 2]]
+            scales = [middle_scale(self.config.scales)]
         return [(scale, flip) for scale in scales for flip in flips]
 
 
 def branch_scores(output: Output, branch: str) -> NDArray[np.float32]:
     """p(y, h) (N, K) of one branch, or of several together."""
     return output.prob(branch).float().cpu().numpy()
+
+
+def presence(output: Output) -> NDArray[np.float64]:
+    """(K,) P(y), by discovery: whether a class is in the image at all."""
+    result: NDArray[np.float64] = branch_scores(output, "discovery").sum(axis=0, dtype=np.float64)
+    return result
 
 
 def suppressed(

@@ -10,9 +10,9 @@ import numpy as np
 
 from melm.data.records import TaggedImage, TaggedImages
 from melm.detect.detections import Detections, no_detections
-from melm.detect.detector import Detector, branch_scores
+from melm.detect.detector import Detector, presence
 from melm.detect.labels import LABELS, LabelledImage, LabelsFile, tag_boxes
-from melm.detect.run import Looking, Waiting, about
+from melm.detect.run import Looking, Waiting
 from melm.errors import MelmError, UsageError, did_you_mean
 from melm.learn.processes import ALONE, Processes
 from melm.proposals import ReadyMade, settings_for_file
@@ -59,7 +59,7 @@ def label_images(
     boxes = settings_for_file(detector.config.proposals, proposals_file) if proposals_file else None
     looking = Looking(detector, boxes)
     result = Labelled(out / LABELS)
-    decides = {**about(detector, looking), **asdict(settings)}
+    decides = {**looking.about(), **asdict(settings)}
     now = {image.id: (image.path, known_tags(detector, image)) for image in images}
     with LabelsFile(out, detector.classes, decides, now, overwrite=overwrite, processes=processes) as file:
         waiting = Waiting(looking, images, file.done, processes)
@@ -83,11 +83,9 @@ def label_one(looking: Looking, image: TaggedImage, key: str, settings: LabelSet
     numbers = [detector.classes.index(tag) for tag in tags]
     if len(found):
         outputs, found = looking.outputs(key, image.path)
-        scores, discovered = (
-            np.mean([branch_scores(output, branch)[:, numbers] for output in outputs], axis=0)
-            for branch in (detector.branch, "discovery")
-        )
-        present = discovered.sum(axis=0, dtype=np.float64)  # P(y)
+        present = np.mean([presence(output) for output in outputs], axis=0)[numbers]
+        scores, found = detector.judged(outputs, found)
+        scores = scores[:, numbers]
         rules = detector.overlap, detector.vote, settings.alike
         of_tags = [tag_boxes(found.boxes, scores[:, k], float(present[k]), *rules) for k in range(len(tags))]
     else:  # an image without a proposal: the object is somewhere in it, and nothing more is known

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from melm.data.images import read_image
 from melm.data.records import TaggedImage
 from melm.detect.detections import Detections, no_detections
-from melm.detect.detector import Detector, branch_scores
+from melm.detect.detector import Detector, presence
+from melm.detect.ensemble import Ensemble, grouped, together
 from melm.detect.results import ResultsFile
 from melm.errors import MelmError
 from melm.learn.map_store import MapStore
@@ -23,6 +25,16 @@ from melm.learn.region_store import RegionStore
 from melm.model.melm import Output
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import Proposals, ProposalSettings, ProposalStore, ReadyMade, make_proposals, settings_for_file
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is seen in one image."""
+
+    detections: Detections
+    presence: NDArray[np.float64]  # (K,) P(y), by discovery
+    scores: NDArray[np.float32] | None = None  # (N, K) of the proposals; None where several sets of them were looked at
+    proposals: Proposals | None = None  # where they were moved to
 
 
 class Looking:
@@ -37,7 +49,7 @@ class Looking:
         trunk = detector.network.trunk
         single = isinstance(trunk, FrozenTrunk) and detector.settings.views == "single"
         self.regions = RegionStore(trunk, self.proposals.settings) if single else None  # type: ignore[arg-type]
-        students = detector.students if single else None
+        students = detector.students if single and detector.students and not detector.students.config.whole else None
         self.maps = MapStore(trunk, students.config.scales) if students else None  # type: ignore[arg-type]
         for store in (self.regions, self.maps):
             if store and keep:
@@ -60,13 +72,14 @@ class Looking:
 
     def with_student(self, output: Output, key: str, path: Path, found: Proposals) -> Output:
         """What a retrained run's student says, too: the one that did not learn from this image, where one of them did."""
-        if self.maps is None or self.detector.students is None:
+        students = self.detector.students
+        if students is None:
             return output
-        if self.keep:
+        if self.maps is not None and self.keep:
             self.maps.make(key, path)
-        there = self.maps.has(key)
-        maps = self.maps.get(key) if there else self.maps.trunk.stem_maps(read_image(path), self.maps.scales)
-        return self.detector.students.judge(output, maps, found, key)
+        if self.maps is not None and self.maps.has(key):
+            return students.judge(output, self.maps.get(key), found, key)
+        return students.judge(output, students.inputs(self.detector.network, read_image(path)), found, key)
 
     def found(self, key: str, path: Path) -> Proposals:
         proposals = self.proposals.get(key)
@@ -74,16 +87,81 @@ class Looking:
             raise MelmError(f"{path}: its proposals are gone from {self.proposals.folder}. Run the same command again")
         return proposals
 
-    def detect(self, key: str, path: Path) -> Detections:
+    @property
+    def stores(self) -> list[ProposalStore]:
+        """Where the proposals are that it needs."""
+        return [self.proposals]
+
+    def sight(self, key: str, path: Path) -> Sight:
+        """What is seen in an image that has proposals."""
+        detector = self.detector
         if not len(found := self.found(key, path)):
-            return no_detections(self.detector.classes, found.width, found.height)
+            return nothing_seen(detector.classes, found)
         outputs, found = self.outputs(key, path)
-        scores = np.mean([branch_scores(output, self.detector.branch) for output in outputs], axis=0)
-        return self.detector.chosen(scores, found)
+        scores, placed = detector.judged(outputs, found)
+        of_image = np.mean([presence(output) for output in outputs], axis=0)
+        return Sight(detector.chosen(scores, placed), of_image, scores, placed)
+
+    def about(self) -> dict[str, Any]:
+        """What must be the same for results to go into one file."""
+        detector, card = self.detector, self.detector.learned.card
+        return {
+            "run": {
+                "data_digest": card["data_digest"],
+                "config": card["config"],
+                "seconds": card["seconds"],
+                **{key: card[key] for key in ("retrained", "teacher") if key in card},
+            },
+            "branch": detector.branch,
+            **{k: v for k, v in asdict(detector.settings).items() if k != "branch"},
+            "proposals": self.proposals.settings.as_dict(),
+        }
+
+
+class LookingTogether:
+    """Several detectors that look at images together."""
+
+    def __init__(self, ensemble: Ensemble, proposals: ProposalSettings | None = None, keep: bool = False) -> None:
+        self.detector = ensemble
+        self.each = [Looking(member, proposals, keep) for member in ensemble.members]
+        self.groups = grouped([looking.proposals.settings for looking in self.each])
+
+    @property
+    def stores(self) -> list[ProposalStore]:
+        return [self.each[group[0]].proposals for group in self.groups]
+
+    def sight(self, key: str, path: Path) -> Sight:
+        ensemble, of_groups = self.detector, []
+        seen = [looking.sight(key, path) for looking in self.each]
+        for group in self.groups:
+            judged = [(s.scores, s.proposals) for n in group if (s := seen[n]).scores is not None and s.proposals]
+            if judged:
+                of_groups.append(together(judged))  # type: ignore[arg-type]
+        of_image = np.mean([one.presence for one in seen], axis=0)
+        if not of_groups:
+            return replace(seen[0], presence=of_image)
+        alone = of_groups[0] if len(of_groups) == len(self.groups) == 1 else (None, None)
+        return Sight(ensemble.chosen(of_groups, len(self.groups)), of_image, *alone)
+
+    def about(self) -> dict[str, Any]:
+        return {"ensemble": [looking.about() for looking in self.each]}
+
+
+def looking_with(
+    detector: Detector | Ensemble, proposals: ProposalSettings | None = None, keep: bool = False
+) -> Looking | LookingTogether:
+    """A detector, or several, with what is stored."""
+    kind = LookingTogether if isinstance(detector, Ensemble) else Looking
+    return kind(detector, proposals, keep)  # type: ignore[arg-type]
+
+
+def nothing_seen(classes: tuple[str, ...], found: Proposals) -> Sight:
+    """In an image without a proposal."""
+    return Sight(no_detections(classes, found.width, found.height), np.zeros(len(classes)))
 
 
 def detect_images(
-    detector: Detector,
+    detector: Detector | Ensemble,
     images: Sequence[TaggedImage],
     out: Path,
     *,
@@ -99,12 +177,11 @@ def detect_images(
     settings = proposals
     if proposals_file is not None:
         settings = settings_for_file(proposals or ProposalSettings("file"), proposals_file)
-    looking = Looking(detector, settings)
-    decides = about(detector, looking)
-    with ResultsFile(out, detector.classes, decides, overwrite=overwrite, processes=processes) as results:
+    looking = looking_with(detector, settings)
+    with ResultsFile(out, detector.classes, looking.about(), overwrite=overwrite, processes=processes) as results:
         waiting = Waiting(looking, images, results.done, processes)
         for image, key in waiting.with_proposals("detecting", workers, proposals_file):
-            found = looking.detect(key, image.path)
+            found = looking.sight(key, image.path).detections
             results.append(image.id, str(image.path), found)
             each(image, found)
         results.join([image.id for image in images])
@@ -115,7 +192,11 @@ class Waiting:
     """The images that are not `done` yet. This process takes its share of them."""
 
     def __init__(
-        self, looking: Looking, images: Sequence[TaggedImage], done: Collection[str], processes: Processes = ALONE
+        self,
+        looking: Looking | LookingTogether,
+        images: Sequence[TaggedImage],
+        done: Collection[str],
+        processes: Processes = ALONE,
     ) -> None:
         self.looking, self.images, self.processes = looking, images, processes
         self.mine = processes.share([image for image in images if image.id not in done])
@@ -125,9 +206,10 @@ class Waiting:
         self, doing: str, workers: int = 1, proposals_file: ReadyMade | None = None
     ) -> Iterator[tuple[TaggedImage, str]]:
         """Makes the proposals of this process's images, then gives each with its key, telling the progress."""
-        store, mine = self.looking.proposals, self.mine
-        with self.processes.steps("proposals", len(mine)) as steps:
-            results = make_proposals(mine, store, workers, proposals_file, steps.advance, self.images)
+        mine = self.mine
+        for store in self.looking.stores:  # an image that cannot be read can be read for none
+            with self.processes.steps("proposals", len(mine)) as steps:
+                results = make_proposals(mine, store, workers, proposals_file, steps.advance, self.images)
         with self.processes.steps(doing, len(mine)) as steps:
             for image, result in zip(mine, results, strict=True):
                 if result.key is None:
@@ -140,19 +222,3 @@ class Waiting:
         """What was wrong with images that could not be read, by any process."""
         errors = {id: text for share in self.processes.gather(self._errors) for id, text in share.items()}
         return [errors[image.id] for image in self.images if image.id in errors]
-
-
-def about(detector: Detector, looking: Looking) -> dict[str, Any]:
-    """What must be the same for results to go into one file."""
-    card = detector.learned.card
-    return {
-        "run": {
-            "data_digest": card["data_digest"],
-            "config": card["config"],
-            "seconds": card["seconds"],
-            **{key: card[key] for key in ("retrained", "teacher") if key in card},
-        },
-        "branch": detector.branch,
-        **{k: v for k, v in asdict(detector.settings).items() if k != "branch"},
-        "proposals": looking.proposals.settings.as_dict(),
-    }

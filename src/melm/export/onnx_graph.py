@@ -25,16 +25,18 @@ from melm.export.onnx_operators import (
     size_of,
     sized_when_run,
 )
-from melm.learn.students import Students
+from melm.learn.students import Students, middle_scale
+from melm.model.backbones import Backbone
 from melm.model.branches import Regions, Scores
 from melm.model.cliques import Cliques
 from melm.model.melm import MELM, Output
-from melm.model.student import Student
-from melm.model.trunks import FrozenTrunk, normal_scale
+from melm.model.regression import moved
+from melm.model.student import FastRCNN, Said, Student
+from melm.model.trunks import FrozenTrunk, normal_scale, region_parts
 
 
 class Scorer(nn.Module):
-    """What `Detector.scores` gives for one view: scores (N, K) of the branch that detects."""
+    """What `Detector.judged` gives for one view: scores (N, K) of its branch, and where that places the boxes (N, 4)."""
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()
@@ -51,6 +53,8 @@ class Scorer(nn.Module):
         self.backbone = sized_when_run(network.trunk.backbone)
         self.frozen = network.trunk if isinstance(network.trunk, FrozenTrunk) else None
         self.students: Students | None = detector.students if self.branch in ("fused", "student") else None
+        if self.students is not None and self.students.config.whole:
+            self.whole = nn.ModuleList(sized_when_run(one.backbone) for one in self.students.students)  # type: ignore[arg-type]
         if self.frozen is None and settings.reads_surround:
             raise UsageError(
                 f"{detector.learned.path}: the frame and the ring of each box are pooled with a hole in them, and ONNX has no "
@@ -61,7 +65,7 @@ class Scorer(nn.Module):
         self.reads += ["prior"] if settings.prior_weight else []
         self.reads += ["score"] if settings.score_weight else []
 
-    def forward(self, *given: Tensor) -> Tensor:
+    def forward(self, *given: Tensor) -> tuple[Tensor, Tensor]:
         """`given` as `reads` names them: bytes of an upright RGB image (H, W, 3), boxes (N, 4), their prior and score (N,)."""
         named = dict(zip(self.reads, given, strict=True))
         image, boxes, prior, score = (named.get(name) for name in ("image", "boxes", "prior", "score"))
@@ -74,12 +78,14 @@ class Scorer(nn.Module):
         output: Output = self.melm(regions, boxes, prior, self.strength, previous, score)
         if self.students is not None:
             output = self.judged(self.students, output, image, boxes)
-        return output.prob(self.branch)
+        shift, size = output.shift_of(self.branch), size_of(image).float()
+        places = boxes + 0 if shift is None else moved(boxes, shift, size[0], size[1])  # an output is not an input
+        return output.prob(self.branch), places
 
-    def small(self, image: Tensor, scale: int) -> tuple[Tensor, Tensor]:
+    def small(self, image: Tensor, scale: int, backbone: Backbone | None = None) -> tuple[Tensor, Tensor]:
         """The image at a scale as the backbone takes it, (1, 3, h, w), and how much smaller boxes are there, (4,)."""
-        pixels = resized(image, scale)
-        return self.backbone.normalise(pixels)[None], (size_of(pixels).double() / size_of(image)).float().repeat(2)
+        pixels, backbone = resized(image, scale), backbone or self.backbone
+        return backbone.normalise(pixels)[None], (size_of(pixels).double() / size_of(image)).float().repeat(2)
 
     def frozen_regions(self, trunk: FrozenTrunk, image: Tensor, boxes: Tensor) -> Regions:
         """As `FrozenTrunk.look`."""
@@ -90,7 +96,7 @@ class Scorer(nn.Module):
             small, shrink = self.small(image, scale)
             map = self.backbone.trunk(small)[0].permute(1, 2, 0)  # (h, w, C)
             rows.append(torch.nonzero(best == s)[:, 0])
-            weights = region_weights(boxes[rows[-1]] * shrink, map, self.backbone.stride)
+            weights = region_weights(*region_parts(boxes[rows[-1]] * shrink), map, self.backbone.stride)
             seen.append(means((map - trunk.mean) @ trunk.basis, weights))
         box, frame, ring = in_order(rows, seen).chunk(3, dim=1)
         whole = (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= size).all(dim=1)
@@ -99,12 +105,33 @@ class Scorer(nn.Module):
     def tuned_regions(self, image: Tensor, boxes: Tensor) -> Regions:
         """As `TunedTrunk.look`."""
         assert self.scale is not None
-        small, shrink = self.small(image, self.scale)
-        size, stride = self.backbone.pooled_size, self.backbone.stride
-        return Regions(MaxRoiPool.apply(self.backbone.trunk(small), boxes * shrink, size, 1 / stride))  # type: ignore[no-untyped-call]
+        return Regions(self.pooled(self.backbone, image, boxes, self.scale))
+
+    def pooled(self, backbone: Backbone, image: Tensor, boxes: Tensor, scale: int) -> Tensor:
+        """As `pool_regions`, without surround."""
+        small, shrink = self.small(image, scale, backbone)
+        pooled: Tensor = MaxRoiPool.apply(  # type: ignore[no-untyped-call]
+            backbone.trunk(small), boxes * shrink, backbone.pooled_size, 1 / backbone.stride
+        )
+        return pooled
 
     def judged(self, students: Students, output: Output, image: Tensor, boxes: Tensor) -> Output:
         """As `Students.judge`, of an image that nobody learned from."""
+        said = self.of_pixels(students, image, boxes) if students.config.whole else self.of_maps(students, image, boxes)
+        log_prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0).clamp(min=1e-30).log()
+        shift = torch.stack([one.shift for one in said]).mean(dim=0) if students.moves else None
+        return replace(output, student=log_prob, fused=students.fused(log_prob, output), shift=shift)
+
+    def of_pixels(self, students: Students, image: Tensor, boxes: Tensor) -> list[Said]:
+        """As each `FastRCNN` at the scale of a single view."""
+        said, scale = [], middle_scale(students.config.scales)
+        for student, backbone in zip(students.students, self.whole, strict=True):
+            assert isinstance(student, FastRCNN) and isinstance(backbone, Backbone)
+            said.append(student.verdict(backbone.head(self.pooled(backbone, image, boxes, scale))))
+        return said
+
+    def of_maps(self, students: Students, image: Tensor, boxes: Tensor) -> list[Said]:
+        """As each `Student`."""
         config, size = students.config, size_of(image)
         stem = self.backbone.stem
         best = normal_scale(boxes, config.scales, larger(size), students.normal_size)  # type: ignore[arg-type]
@@ -113,24 +140,17 @@ class Scorer(nn.Module):
         for s, scale in enumerate(config.scales):
             map = stem(self.small(image, scale)[0])[0].permute(1, 2, 0)  # (h, w, M)
             rows.append(torch.nonzero(best == s)[:, 0])
-            small = torch.round(size.double() * scale / larger(size).double()).clamp(min=1)  # as `by_scale` rounds
+            small = torch.round(size.double() * scale / larger(size).double()).clamp(min=1)  # as `at_scales` rounds
             there = boxes[rows[-1]] * (small / size).float().repeat(2)
-            weights = region_weights(there, map, self.backbone.stride)
+            weights = region_weights(*region_parts(there, 3, config.bins), map, self.backbone.stride)
             for student, parts in zip(students.students, seen, strict=True):
                 assert isinstance(student, Student)
                 parts.append(means(student.reduce(student.tail(map)), weights))
         said = []
         for student, parts in zip(students.students, seen, strict=True):
             assert isinstance(student, Student)
-            said.append(F.softmax(student.of_class(student.neck(in_order(rows, parts))), dim=1))  # (N, K+1)
-        log_prob = torch.stack(said).mean(dim=0).clamp(min=1e-30).log()
-        fused = (
-            log_prob[:, :-1]
-            + config.teacher_weight * output.prob(students.teacher).clamp(min=1e-30).log()
-            + config.class_weight * F.log_softmax(output.scores.class_logits, dim=1)
-            + config.evidence_weight * (output.evidence - output.evidence.max())[:, None]
-        )
-        return replace(output, student=log_prob, fused=fused)
+            said.append(student.verdict(student.neck(in_order(rows, parts))))
+        return said
 
 
 class Detecting(MELM):

@@ -22,9 +22,11 @@ from melm.export.onnx_parity import DRAWN, Parity, compared, drawn, given, input
 from melm.files import write_whole
 
 PACKAGES = ("onnx", "onnxruntime")  # melm itself does without
+OUTPUTS = ("scores", "places")
 OPSETS = range(17, 21)  # what the exporter that traces can write
 OPSET = 17
 TOLERANCE = 1e-4  # of the best score of a class in an image
+PIXELS = 0.1  # between two ends of a box
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Exported:
             f"compared with PyTorch on {len(parity.proposals)} images with {counts} proposals",
             f"  largest difference   {parity.absolute:.1e}, {parity.difference:.1e} of a class's best score in an image "
             f"(tolerance {card['tolerance']:g})",
+            f"  largest distance     {parity.pixels:.1e} pixels between two ends of a box",
             f"  same best box        {parity.same_best:.1%} of images and classes; lowest rank correlation "
             f"{parity.rank_agreement:.6f}",
             f"  seconds an image     {parity.seconds_onnx:.2f} in ONNX Runtime, {parity.seconds_torch:.2f} in PyTorch "
@@ -82,6 +85,11 @@ def export_onnx(
             f"{path}: not written. Scores of ONNX Runtime and PyTorch differ by up to {parity.absolute:.2g}, or "
             f"{parity.difference:.2g} of a class's best score in an image; at most {tolerance:g} of it was expected (--tolerance)"
         )
+    if not parity.pixels <= PIXELS:
+        raise MelmError(
+            f"{path}: not written. ONNX Runtime and PyTorch place a box up to {parity.pixels:.2g} pixels apart; at most "
+            f"{PIXELS:g} was expected"
+        )
     card |= {"sha256": hashlib.sha256(model).hexdigest(), "tolerance": tolerance, "parity": asdict(parity)}
     card_path = path.with_name(f"{path.name}.json")  # a run has a model.json of its own
     try:
@@ -110,7 +118,7 @@ def to_onnx(detector: Detector, opset: int = OPSET) -> tuple[bytes, dict[str, An
     scorer = Scorer(detector).eval()
     example = inputs_of(drawn(*DRAWN[1], seed=0), scorer.reads)
     buffer = io.BytesIO()
-    axes = {"image": {0: "H", 1: "W"}, **{name: {0: "N"} for name in [*scorer.reads[1:], "scores"]}}
+    axes = {"image": {0: "H", 1: "W"}, **{name: {0: "N"} for name in [*scorer.reads[1:], *OUTPUTS]}}
     with warnings.catch_warnings(), torch.no_grad():
         # A trace warns of every number it takes for fixed, and the exporter that takes one of being the older one. The newer
         # needs ten times as long (10 s a scale, for sizes that are not known yet) and another package.
@@ -120,7 +128,7 @@ def to_onnx(detector: Detector, opset: int = OPSET) -> tuple[bytes, dict[str, An
             tuple(map(torch.from_numpy, example.values())),
             buffer,  # type: ignore[arg-type]  # the exporter that traces takes it
             input_names=scorer.reads,
-            output_names=["scores"],
+            output_names=list(OUTPUTS),
             dynamic_axes=axes,
             opset_version=opset,
             dynamo=False,
@@ -128,7 +136,7 @@ def to_onnx(detector: Detector, opset: int = OPSET) -> tuple[bytes, dict[str, An
     model = onnx.load_from_string(buffer.getvalue())
     pad_explicitly(model)
     card = card_of(detector, scorer, [used.name for used in model.graph.input], opset)
-    model.doc_string = f"Scores of proposals, branch {scorer.branch}. Suppression is not part of it."
+    model.doc_string = f"Scores and places of proposals, branch {scorer.branch}. Suppression is not part of it."
     for name, value in (("classes", list(detector.classes)), ("melm", card)):
         model.metadata_props.add(key=name, value=json.dumps(value))  # ASCII: any name survives
     onnx.checker.check_model(model)
@@ -162,7 +170,10 @@ def card_of(detector: Detector, scorer: Scorer, reads: Sequence[str], opset: int
         "classes": list(detector.classes),
         "branch": scorer.branch,
         "inputs": {n: dict(zip(("type", "shape", "is"), meanings[n], strict=True)) for n in reads},
-        "outputs": {"scores": {"type": "float32", "shape": ["N", len(detector.classes)], "is": "p(class, box)"}},
+        "outputs": {
+            "scores": {"type": "float32", "shape": ["N", len(detector.classes)], "is": "p(class, box)"},
+            "places": {"type": "float32", "shape": ["N", 4], "is": "where the boxes are moved to: suppress these"},
+        },
         "scales": list(detector.config.scales) if scorer.scale is None else [scorer.scale],
         **({"student_scales": list(scorer.students.config.scales)} if scorer.students else {}),
         "normalisation": asdict(detector.network.trunk.backbone.convention),

@@ -13,7 +13,7 @@ from torch.onnx.operators import shape_as_tensor
 
 from melm.model.backbones import Backbone
 from melm.model.backbones.efficientnet_lite import SameConv2d
-from melm.model.pooling import frame_and_ring, roi_pool
+from melm.model.pooling import roi_pool
 
 
 class SizedWhenRun(SameConv2d):
@@ -111,28 +111,27 @@ def divided(sums: Tensor, parts: int) -> Tensor:
     return torch.div(sums, parts, rounding_mode="trunc")
 
 
-def region_weights(boxes: Tensor, map: Tensor, stride: int) -> Tensor:
-    """What each cell of a map (H, W, C) counts in the means over box, frame and ring: (3, n, H W), by the share of it that they
-    cover. As `pooling.region_mean`, which takes sums from a corner instead; a matrix product is what every runtime is good at."""
+def region_weights(outer: Tensor, holes: Tensor, map: Tensor, stride: int) -> Tensor:
+    """What each cell of a map (H, W, C) counts in the means over the parts of boxes, (parts, n, H W), by the share of it that
+    they cover. As `pooling.region_mean`, which takes sums from a corner instead; a matrix product is what every runtime is good
+    at. `outer` and `holes` (parts, n, 4) are of `trunks.region_parts`."""
     height, width, _ = shape_as_tensor(map).unbind()
-    _, inner, outer, _ = frame_and_ring(boxes)
 
-    def shares(region: Tensor) -> Tensor:
-        x1, y1, x2, y2 = (region.double() / stride).unsqueeze(2).unbind(1)  # (n, 1) each
+    def shares(regions: Tensor) -> Tensor:
+        x1, y1, x2, y2 = (regions.double() / stride).unsqueeze(3).unbind(2)  # (parts, n, 1) each
         row, column = (numbers(cells) for cells in (height, width))
-        down = (torch.minimum(y2, row + 1) - torch.maximum(y1, row)).clamp(min=0)  # (n, H)
+        down = (torch.minimum(y2, row + 1) - torch.maximum(y1, row)).clamp(min=0)  # (parts, n, H)
         across = (torch.minimum(x2, column + 1) - torch.maximum(x1, column)).clamp(min=0)
-        return (down[:, :, None] * across[:, None, :]).flatten(1)
+        return (down[..., :, None] * across[..., None, :]).flatten(2)
 
-    box = shares(boxes)
-    share = torch.stack([box, box - shares(inner), shares(outer) - box])
+    share = shares(outer) - shares(holes)
     area = share.sum(dim=2, keepdim=True)
     there = area > 1e-6
     return torch.where(there, share / torch.where(there, area, torch.ones_like(area)), torch.zeros_like(share)).float()
 
 
 def means(map: Tensor, weights: Tensor) -> Tensor:
-    """As `trunks.means`: box, frame and ring beside each other, (n, 3 C)."""
+    """As `trunks.means`: the parts beside each other, (n, parts C)."""
     return (weights @ map.flatten(0, 1)).permute(1, 0, 2).flatten(1)
 
 

@@ -32,6 +32,7 @@ class Parity:
     proposals: list[int]  # how many, for each image
     difference: float  # the largest between two scores of a class, over the class's best score in that image
     absolute: float  # the largest between two scores
+    pixels: float  # the largest between two ends of a box where it is placed
     same_best: float  # share of images and classes in which both have the same best box
     rank_agreement: float  # the lowest Spearman correlation of the boxes of an image by their scores for a class
     seconds_onnx: float  # an image
@@ -51,10 +52,11 @@ class Runtime:
             self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self.reads = [wanted.name for wanted in self.session.get_inputs()]
 
-    def scores(self, pixels: Pixels, proposals: Proposals) -> NDArray[np.float32]:
+    def judged(self, pixels: Pixels, proposals: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Scores (N, K), and where the boxes are placed (N, 4)."""
         with self.errors():
-            found: NDArray[np.float32] = self.session.run(["scores"], inputs_of((pixels, proposals), self.reads))[0]
-        return found
+            scores, places = self.session.run(["scores", "places"], inputs_of((pixels, proposals), self.reads))
+        return scores, places
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -68,23 +70,28 @@ class Runtime:
 def compared(detector: Detector, model: bytes, examples: Sequence[Example]) -> Parity:
     """The scores of ONNX Runtime beside PyTorch's on images with their proposals."""
     runtime = Runtime(model)
-    for scores in (detector.scores, runtime.scores):
-        scores(*examples[-1])  # the first run is slower
+
+    def judged(pixels: Pixels, proposals: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        scores, found = detector.judged(detector.outputs(pixels, proposals), proposals)
+        return scores, found.boxes
+
+    for judge in (judged, runtime.judged):
+        judge(*examples[-1])  # the first run is slower
     differences, best, ranks, seconds = [], [], [1.0], []
     for example in examples:
         begun = time.perf_counter()
-        ours = detector.scores(*example)
+        ours, here = judged(*example)
         between = time.perf_counter()
-        theirs = runtime.scores(*example)
+        theirs, there = runtime.judged(*example)
         seconds.append((time.perf_counter() - between, between - begun))
         apart = np.abs(theirs - ours).max(axis=0)  # (K,)
-        differences.append(((apart / ours.max(axis=0).clip(1e-30)).max(), apart.max()))
+        differences.append(((apart / ours.max(axis=0).clip(1e-30)).max(), apart.max(), np.abs(there - here).max()))
         best += (theirs.argmax(axis=0) == ours.argmax(axis=0)).tolist()
         ranks += rank_agreement(theirs, ours) if len(ours) > 1 else []
-    difference, absolute = np.max(differences, axis=0).tolist()  # NaN, where one is
+    difference, absolute, pixels = np.max(differences, axis=0).tolist()  # NaN, where one is
     of_onnx, of_torch = np.mean(seconds, axis=0).tolist()
     counts = [len(proposals) for _, proposals in examples]
-    return Parity(counts, difference, absolute, float(np.mean(best)), min(ranks), of_onnx, of_torch)
+    return Parity(counts, difference, absolute, pixels, float(np.mean(best)), min(ranks), of_onnx, of_torch)
 
 
 def rank_agreement(theirs: NDArray[np.float32], ours: NDArray[np.float32]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from melm.learn.network import Network, build_network, default_branch
 from melm.learn.presets import LearnConfig
 from melm.learn.students import RetrainConfig, Students
 from melm.model.backbones import InputConvention
+from melm.model.student import FastRCNN
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,8 @@ def load_model(path: Path) -> Learned:
     try:
         config = LearnConfig.from_dict(card["config"])
         classes = tuple(card["classes"])
-        convention = card["convention"]
         network = build_network(config, len(classes))
-        network.trunk.backbone.convention = InputConvention(
-            convention["order"], convention["highest"], tuple(convention["mean"]), tuple(convention["std"])
-        )
+        network.trunk.backbone.convention = convention_of(card["convention"])
         strength = float(card["strength"])
     except (KeyError, TypeError, ValueError) as error:
         raise MelmError(f"{path / 'model.json'}: damaged ({type(error).__name__}: {error})") from None
@@ -50,12 +48,24 @@ def load_model(path: Path) -> Learned:
             settings = RetrainConfig.from_dict(card["retrained"])
             own = default_branch(config)
             students = Students(network, settings, len(classes), own, frozenset(card["keys"]))
+            for student in students.students:
+                if isinstance(student, FastRCNN):
+                    student.backbone.convention = convention_of(card["student_convention"])
         except (KeyError, TypeError, ValueError) as error:
             raise MelmError(f"{path / 'model.json'}: damaged ({type(error).__name__}: {error})") from None
         restore(dict(students.named_parameters()), tensors, "students.", path / "model.json")
         restore(dict(students.named_buffers()), tensors, "students.", path / "model.json")
         students.eval()
     return Learned(path, card, config, classes, network.eval(), strength, students)
+
+
+def convention_record(convention: InputConvention) -> dict[str, Any]:
+    """What a card says of the numbers that a network was trained on."""
+    return {**asdict(convention), "mean": list(convention.mean), "std": list(convention.std)}
+
+
+def convention_of(kept: dict[str, Any]) -> InputConvention:
+    return InputConvention(kept["order"], kept["highest"], tuple(kept["mean"]), tuple(kept["std"]))
 
 
 def basis_of(path: Path) -> tuple[Tensor, Tensor]:

@@ -67,9 +67,7 @@ class LearnConfig:
                 raise UsageError(f"{name} is {getattr(self, name)}; a number above 0 was expected")
         if not (0 <= self.dropout < 1 and 0 <= self.momentum < 1 and 0 <= self.weight_decay < float("inf")):
             raise UsageError("dropout and momentum are from 0 to below 1, weight_decay is at least 0")
-        whole = isinstance(self.scales, tuple) and all(type(scale) is int for scale in self.scales)
-        if not whole or not self.scales or any(not 32 <= scale <= 10_000 for scale in self.scales):
-            raise UsageError(f"scales are {self.scales}; sides of 32 to 10000 pixels were expected")
+        check_scales(self.scales)
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it, with no tuples."""
@@ -103,6 +101,13 @@ class LearnConfig:
     def remembers(self) -> bool:
         """Whether the objectness of an image's last look is kept for its next."""
         return self.settings.feedback == "previous"
+
+
+def check_scales(scales: object) -> None:
+    """Refuses what are no sides of images."""
+    whole = isinstance(scales, tuple) and all(type(scale) is int for scale in scales)
+    if not isinstance(scales, tuple) or not whole or not scales or any(not 32 <= scale <= 10_000 for scale in scales):
+        raise UsageError(f"scales are {scales}; sides of 32 to 10000 pixels were expected")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,33 +14,65 @@ from torch import Tensor, nn
 from melm.config import check_fields
 from melm.errors import UsageError, one_of
 from melm.learn.network import Network
+from melm.learn.presets import OPTIMIZERS, check_scales
+from melm.model.backbones import BACKBONES, build_backbone
 from melm.model.melm import Output
-from melm.model.student import Student, by_scale
-from melm.model.trunks import FrozenTrunk, mirrored_boxes
+from melm.model.regression import mirrored_shift
+from melm.model.student import FastRCNN, Student, at_scales, by_scale
+from melm.model.trunks import FrozenTrunk, Pixels, mirrored_boxes, resized
 from melm.proposals import Proposals
+
+IN_TWO_PARTS = ("lite0", "lite2")  # networks of which only the last stages learn, on stored maps of the first
+# Where a network learns as a whole: Fast R-CNN's own way. It speaks alone, as in the paper, and there is one of it.
+WHOLE: dict[str, Any] = {
+    "scales": (480, 576, 688),
+    "folds": 1,
+    "positives": 32,
+    "negatives": 96,
+    "teacher_weight": 0.0,
+    "class_weight": 0.0,
+    "evidence_weight": 0.0,
+    "optimizer": "sgd",
+    "learning_rate": 1e-3,
+    "tail_share": 1.0,
+    "weight_decay": 5e-4,
+    "epochs": 8,
+    "drop_after": 6,
+    "accumulate": 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RetrainConfig:
     """Everything that decides what students learn from a given run and data."""
 
+    backbone: str = "own"  # the run's, of which the last stages learn; or the name of one that learns as a whole
+    weights: str = "package"  # it starts from: a file, an https address, or none. Not for `own`
+    weights_sha256: str = ""
     scales: tuple[int, ...] = (192, 288, 416, 608)  # of the larger side, in pixels
     folds: int = 2  # students; each learns from the images of the other folds. 1: one student learns from all
-    hidden: int = 512
-    dropout: float = 0.5
+    # the pseudo-objects
+    teacher: str = "own"  # the branch of the run that teaches: the one that detects, or another by name
+    vote: float = 0.6  # an object is the mean of the boxes that overlap the best so much, by score; 0: it is the best
+    alike: float = 1.0  # share of a tag's best score from which another box is an object of it, too; 1: the best alone
+    ignore: float = 1.0  # share of it from which another box is at least not background; 1: none
+    apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
+    weigh: bool = True  # an object counts by how sure it is: the share of its tag's score that lies around it
+    # what a step sees
     positives: int = 32  # boxes of a step and image that overlap an object
     negatives: int = 64  # and that do not: half of them near one, half anywhere
     object_iou: float = 0.5  # overlap with a pseudo-object that makes a box one of its class
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
-    teacher: str = "own"  # the branch of the run that teaches: the one that detects, or another by name
-    vote: float = 0.6  # an object is the mean of the boxes that overlap the best so much, by score; 0: it is the best
-    weigh: bool = True  # an object counts by how sure it is: the share of its tag's score that lies around it
-    alike: float = 1.0  # share of a tag's best score from which another box is an object of it, too; 1: the best alone
-    apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
+    box_weight: float = 1.0  # of the loss of where boxes move, beside that of what they are; 0: they stay
+    # the student
+    bins: int = 3  # own: a box is read in so many parts down and across, beside the whole of it; 0: the whole alone
+    hidden: int = 512  # own
+    dropout: float = 0.5  # own
     teacher_weight: float = 0.2  # of log p of the teacher beside that of the student
     class_weight: float = 0.25  # of log p of its class stream, beside them
     evidence_weight: float = 0.25  # of the evidence, beside them
+    # learning
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     tail_share: float = 0.1  # of the learning rate, for the trunk's last stages
@@ -54,21 +86,35 @@ class RetrainConfig:
 
     def __post_init__(self) -> None:
         least = {"folds": 1, "epochs": 1, "accumulate": 1, "positives": 1, "negatives": 2, "hidden": 1, "seed": 0}
-        check_fields(self, least)
+        check_fields(self, {**least, "bins": 0})
+        one_of("backbone", self.backbone, ("own", *BACKBONES))
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        check_scales(self.scales)
         if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1 and 0 <= self.vote <= 1):
             raise UsageError("alike is above 0 and at most 1, apart_iou and vote from 0 to 1")
+        if not 0 < self.ignore <= 1:
+            raise UsageError("ignore is above 0 and at most 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
-        if min(self.teacher_weight, self.class_weight, self.evidence_weight) < 0:
-            raise UsageError("teacher_weight, class_weight and evidence_weight are 0 or more")
+        if min(self.teacher_weight, self.class_weight, self.evidence_weight, self.box_weight) < 0:
+            raise UsageError("teacher_weight, class_weight, evidence_weight and box_weight are 0 or more")
+
+    @property
+    def whole(self) -> bool:
+        """Whether a network learns as a whole, from the images themselves."""
+        return self.backbone not in ("own", *IN_TWO_PARTS)
 
     def with_(self, **changes: Any) -> RetrainConfig:
-        """A copy with some settings changed; an unknown name is an error that suggests the right one."""
+        """A copy with some settings changed; an unknown name is an error that suggests the right one. Another backbone brings
+        other settings of its own, where they are not given."""
         for name in changes:
             one_of("setting", name, [field.name for field in fields(self)])
+        base = self
+        if "backbone" in changes and not self.whole and replace(self, backbone=changes["backbone"]).whole:
+            base = replace(self, **WHOLE)
         if "epochs" in changes and "drop_after" not in changes:
-            changes["drop_after"] = max(1, changes["epochs"] * 2 // 3)
-        return replace(self, **changes)
+            changes["drop_after"] = max(1, changes["epochs"] * base.drop_after // base.epochs)
+        return replace(base, **changes)
 
     def as_dict(self) -> dict[str, Any]:
         return dict(json.loads(json.dumps(asdict(self))))
@@ -104,14 +150,22 @@ class Students(nn.Module):
         self, network: Network, config: RetrainConfig, classes: int, own: str, keys: frozenset[str] = frozenset()
     ) -> None:
         super().__init__()
-        if not isinstance(network.trunk, FrozenTrunk):
-            raise UsageError("only a run with a frozen trunk can be retrained: preset fast")
         self.config, self.keys = config, keys  # `keys`: the images that were learned from
         self.teacher = config.branch(own)  # `own`: the branch that detects, of the run that teaches
-        self.normal_size = network.trunk.normal_size
-        self.students = nn.ModuleList(
-            Student(network.trunk, config.hidden, config.dropout, classes) for _ in range(config.folds)
-        )
+        students: list[nn.Module]
+        if config.whole:
+            students = [FastRCNN(build_backbone(config.backbone), classes) for _ in range(config.folds)]
+        else:
+            trunk = frozen_trunk(network, config)
+            self.normal_size = trunk.normal_size
+            settings = config.hidden, config.dropout, config.bins
+            students = [Student(trunk, *settings, classes) for _ in range(config.folds)]
+        self.students = nn.ModuleList(students)
+
+    @property
+    def moves(self) -> bool:
+        """Whether they say how boxes move."""
+        return self.config.box_weight > 0
 
     def of(self, key: str | None) -> Sequence[nn.Module]:
         """Those that did not learn from an image: one of them, or all where none did."""
@@ -119,30 +173,77 @@ class Students(nn.Module):
             return [self.students[fold_of(str(key), self.config.folds)]]
         return list(self.students)
 
+    def inputs(self, network: Network, pixels: Pixels) -> list[Tensor | None]:
+        """What they are shown of an RGB image, by scale."""
+        if not self.config.whole:
+            return list(frozen_trunk(network, self.config).stem_maps(pixels, self.config.scales))
+        middle = middle_scale(self.config.scales)
+        return [torch.from_numpy(resized(pixels, s)) if s == middle else None for s in self.config.scales]
+
+    def divided(self, boxes: Tensor, width: int, height: int) -> tuple[list[Tensor], Tensor]:
+        """Boxes (N, 4) at the scales where they are read, and their rows in that order."""
+        scales = self.config.scales
+        if not self.config.whole:
+            return by_scale(boxes, scales, width, height, self.normal_size)
+        number = torch.full((len(boxes),), scales.index(middle_scale(scales)))
+        return at_scales(boxes, number, scales, width, height)
+
     @torch.no_grad()
     def judge(
         self,
         output: Output,
-        maps: Sequence[Tensor | None],
+        seen: Sequence[Tensor | None],
         found: Proposals,
         key: str | None = None,
         flip: bool = False,
     ) -> Output:
-        """The same output with what the students say of the proposals, and what they and their teacher say together."""
+        """The same output with what the students say of the proposals, and what they and their teacher say together. `seen` are
+        their `inputs`, of the mirrored image for `flip`."""
         device = output.log_prob.device
         boxes = torch.from_numpy(found.boxes)
         boxes = mirrored_boxes(boxes, found.width) if flip else boxes
-        there, rows = by_scale(boxes, self.config.scales, found.width, found.height, self.normal_size)
-        moved = [None if map is None else map.to(device) for map in maps]
-        prob = torch.stack([s(moved, [b.to(device) for b in there]).exp() for s in self.of(key)]).mean(dim=0)
-        student = torch.empty_like(prob)
+        there, rows = self.divided(boxes, found.width, found.height)
+        shown = [None if one is None else one.to(device) for one in seen], [some.to(device) for some in there]
+        said = [student(*shown) for student in self.of(key)]
+        prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0)
+        student, shift = torch.empty_like(prob), torch.empty(len(boxes), 4, device=device)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
+        shift[rows.to(device)] = torch.stack([one.shift for one in said]).mean(dim=0)
+        shift = mirrored_shift(shift) if flip else shift
+        return replace(output, student=student, fused=self.fused(student, output), shift=shift if self.moves else None)
+
+    def fused(self, student: Tensor, output: Output) -> Tensor:
+        """What student and teacher say together, (N, K), as logarithms."""
         teacher = output.prob(self.teacher).clamp(min=1e-30).log()
         known = (output.evidence - output.evidence.max())[:, None]
-        fused = (
+        return (
             student[:, :-1]
             + self.config.teacher_weight * teacher
             + self.config.class_weight * F.log_softmax(output.scores.class_logits, dim=1)
             + self.config.evidence_weight * known
         )
-        return replace(output, student=student, fused=fused)
+
+
+def middle_scale(scales: tuple[int, ...]) -> int:
+    """The one at which a single view looks."""
+    return sorted(scales)[len(scales) // 2]
+
+
+def frozen_trunk(network: Network, config: RetrainConfig) -> FrozenTrunk:
+    """The trunk whose last stages students begin with, or words for a run that has none of this kind."""
+    trunk, named = network.trunk, config.backbone
+    if not isinstance(trunk, FrozenTrunk):
+        raise UsageError(
+            f"the trunk of this run ({trunk.backbone.name}) learned along, so it has no last stages to learn on stored maps. "
+            "Name a network that learns as a whole: --backbone resnet50, resnet101 or vgg16, with --weights FILE"
+        )
+    if named not in ("own", trunk.backbone.name):
+        raise UsageError(
+            f"--backbone {named}: the trunk of this run is {trunk.backbone.name}. {named} needs a run of its own"
+        )
+    if trunk.backbone.name not in IN_TWO_PARTS:
+        raise UsageError(
+            f"{trunk.backbone.name}: its trunk is not made in two parts. lite0 and lite2 are; others learn as a whole: "
+            f"--backbone {trunk.backbone.name}"
+        )
+    return trunk

@@ -14,7 +14,7 @@ from melm.learn.checkpoint import save_pair
 from melm.learn.data import Ready, check_tags, prepare, read_features, starting_backbone, with_boxes_of
 from melm.learn.items import Items
 from melm.learn.loop import AFTER_EPOCH, Learner, Step, learn
-from melm.learn.model_file import basis_of
+from melm.learn.model_file import basis_of, convention_record
 from melm.learn.network import build_network
 from melm.learn.presets import LearnConfig, for_images, learn_config
 from melm.learn.processes import Processes, joined
@@ -144,17 +144,11 @@ def about_run(
 def save_model(run: RunFolder, learner: Learner, about: Mapping[str, Any]) -> None:
     """The finished detector: every number it needs, and a card."""
     config, network = learner.config, learner.network
-    convention = network.trunk.backbone.convention
     card = {
         **about,
         "count": 1,
         "strength": config.strength(config.epochs - 1),  # r of the last epoch, which the discovery branch goes on with
-        "convention": {
-            "order": convention.order,
-            "highest": convention.highest,
-            "mean": list(convention.mean),
-            "std": list(convention.std),
-        },
+        "convention": convention_record(network.trunk.backbone.convention),
         "seconds": round(learner.position.seconds, 1),
     }
     save_pair(run.path, "model", network.tensors(), card)

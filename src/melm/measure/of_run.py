@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melm.data.records import TaggedImage
-from melm.detect.detections import Detections, no_detections
-from melm.detect.detector import Detector, branch_scores
-from melm.detect.run import Looking, about
+from melm.detect.detections import Detections
+from melm.detect.run import Looking, LookingTogether
 from melm.files import write_whole
 from melm.measure.randomness import Randomness, localization
 from melm.measure.truth import TrueBoxes, Truth
@@ -56,7 +55,7 @@ class Seen:
 
 
 def look_at(
-    looking: Looking,
+    looking: Looking | LookingTogether,
     images: Sequence[TaggedImage],
     keys: Sequence[str],
     truth: Truth | None = None,
@@ -67,7 +66,7 @@ def look_at(
     of the branch that detects, for every tag with a true box. What is in the `store` is not computed again."""
     result = Seen()
     for image, key in zip(images, keys, strict=True):
-        seen = store.get(key, image, looking.detector) if store else None
+        seen = store.get(key, image, looking.detector.classes) if store else None
         if seen is None:
             seen = look_at_one(looking, image, key, truth)
             if store:
@@ -77,24 +76,20 @@ def look_at(
     return result
 
 
-def look_at_one(looking: Looking, image: TaggedImage, key: str, truth: Truth | None = None) -> SeenImage:
+def look_at_one(
+    looking: Looking | LookingTogether, image: TaggedImage, key: str, truth: Truth | None = None
+) -> SeenImage:
     """One image that has proposals."""
-    detector, found, none = looking.detector, looking.found(key, image.path), np.zeros(0)
-    if not len(found):
-        nothing = no_detections(detector.classes, found.width, found.height)
-        return SeenImage(nothing, np.zeros(len(detector.classes)), none, none)
-    outputs, found = looking.outputs(key, image.path)
-    scores = np.mean([branch_scores(output, detector.branch) for output in outputs], axis=0)  # (N, K)
-    discovered = np.mean([branch_scores(output, "discovery") for output in outputs], axis=0)
-    true = truth.images.get(image.id) if truth else None
-    pairs = _randomness(detector, scores, found, image.tags, truth, true) if truth and true else []
+    seen = looking.sight(key, image.path)
+    true, pairs = truth.images.get(image.id) if truth else None, []
+    if truth and true and seen.scores is not None and seen.proposals is not None:
+        pairs = _randomness(looking.detector.classes, seen.scores, seen.proposals, image.tags, truth, true)
     accuracies, variances = np.array(pairs).reshape(-1, 2).T
-    image_scores = discovered.sum(axis=0, dtype=np.float64)
-    return SeenImage(detector.chosen(scores, found), image_scores, accuracies, variances)
+    return SeenImage(seen.detections, seen.presence, accuracies, variances)
 
 
 def _randomness(
-    detector: Detector,
+    classes: Sequence[str],
     scores: NDArray[np.float32],
     found: Proposals,
     tags: tuple[str, ...],
@@ -102,7 +97,7 @@ def _randomness(
     true: TrueBoxes,
 ) -> list[tuple[float, float]]:
     """Localization accuracy and variance of every tag that the detector knows and that has a true box."""
-    column = {name: k for k, name in enumerate(detector.classes)}
+    column = {name: k for k, name in enumerate(classes)}
     number = {name: k for k, name in enumerate(truth.classes)}
     result = []
     for name in tags:
@@ -114,8 +109,8 @@ def _randomness(
 class SeenStore:
     """What was seen, on disk: a small file per image in the run's folder, for one way to look and one set of true boxes."""
 
-    def __init__(self, run: Path, looking: Looking, truth: Truth) -> None:
-        settings = [VERSION, about(looking.detector, looking), _digest(truth)]
+    def __init__(self, run: Path, looking: Looking | LookingTogether, truth: Truth) -> None:
+        settings = [VERSION, looking.about(), _digest(truth)]
         digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
         self.folder = run / "seen" / digest
 
@@ -131,14 +126,12 @@ class SeenStore:
         named = hashlib.blake2b(json.dumps([key, image.id, image.tags]).encode(), digest_size=12).hexdigest()
         return self.folder / f"{named}.npz"
 
-    def get(self, key: str, image: TaggedImage, detector: Detector) -> SeenImage | None:
+    def get(self, key: str, image: TaggedImage, names: tuple[str, ...]) -> SeenImage | None:
         """None where there is none, or it is damaged."""
         try:
             with np.load(self.path(key, image), allow_pickle=False) as kept:
                 width, height = kept["size"].tolist()
-                found = Detections(
-                    kept["boxes"], kept["scores"], kept["classes"].astype(np.intp), detector.classes, width, height
-                )
+                found = Detections(kept["boxes"], kept["scores"], kept["classes"].astype(np.intp), names, width, height)
                 return SeenImage(found, kept["image_scores"], kept["accuracies"], kept["variances"])
         except FileNotFoundError:
             return None

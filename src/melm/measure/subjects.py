@@ -8,17 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from melm.data import Source, read_tags
 from melm.data.images import ImageError, read_image
 from melm.data.records import TaggedImages
 from melm.detect.detections import Detections
 from melm.detect.detector import Detector, DetectSettings, load
-from melm.detect.run import Looking
+from melm.detect.ensemble import Ensemble
+from melm.detect.run import looking_with
 from melm.errors import MelmError, UsageError, did_you_mean
 from melm.learn.run_folder import DECIDES, data_digest, epochs_of
 from melm.measure.evaluation import Evaluation, Subject, evaluate
-from melm.measure.of_run import SeenStore, look_at
+from melm.measure.of_run import Seen, SeenStore, look_at
 from melm.measure.other_results import read_detections
 from melm.measure.pointing import TOLERANCE
 from melm.measure.truth import Truth, read_truth
@@ -47,34 +49,15 @@ def subject_of_run(
 ) -> Subject:
     """A run of ours on these images: what it detects in each, how sure it is of each class, and how scattered it is."""
     detector = detector_of(run, settings, device)
-    boxes = settings_for_file(ProposalSettings("file"), ready_made) if ready_made else None
-    looking = Looking(detector, boxes, keep=True)
-    with Steps(f"{name}: proposals", len(images)) as steps:
-        done = make_proposals(images, looking.proposals, workers, ready_made, steps.advance)
-    failed = [str(result.error) for result in done if result.key is None]
-    if failed:
-        more = f"\n  and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-        listed = "\n  ".join(failed[:SHOWN])
-        raise MelmError(
-            f"{len(failed)} of {len(images)} images cannot be looked at:\n  {listed}{more}\n"
-            "Mend or remove them, or leave them out with --skip-bad"
-        )
-    keys = [str(result.key) for result in done]
-    store = SeenStore(run, looking, truth)
-    with Steps(f"{name}: looking at images", len(images)) as steps:
-        seen = look_at(looking, images, keys, truth, steps.advance, store if store.prepare() else None)
+    seen, keys = looked_at(detector, run, name, truth, images, ready_made, workers)
     card, config = detector.learned.card, detector.config
     alike = {key: card.get(key) for key in DECIDES} | {"config": {**config.as_dict(), "seed": None}, "teacher": None}
     if alike["retrained"]:
         alike["retrained"] = {**alike["retrained"], "seed": None}
-    scores = np.full((len(images), len(truth.classes)), -np.inf)  # of a class that it did not learn, none
-    both = [c for c in detector.classes if c in truth.classes]
-    learned = np.array(seen.image_scores).reshape(len(images), len(detector.classes))
-    scores[:, [truth.classes.index(c) for c in both]] = learned[:, [detector.classes.index(c) for c in both]]
     return Subject(
         name,
         {id: found.only(truth.classes) for id, found in seen.detections.items()},
-        scores,
+        image_scores(seen, detector.classes, truth.classes),
         seen.randomness,
         epochs_of(run),
         json.dumps([alike, detector.branch], sort_keys=True),
@@ -83,6 +66,70 @@ def subject_of_run(
         {"run": str(run), "branch": detector.branch, "views": settings.views, "versions": card["versions"]},
         data_digest(images, keys) == card["data_digest"],
     )
+
+
+def subject_of_ensemble(
+    runs: Sequence[Path],
+    name: str,
+    truth: Truth,
+    images: TaggedImages,
+    settings: DetectSettings,
+    ready_made: ReadyMade | None = None,
+    workers: int = 1,
+    device: str = "auto",
+) -> Subject:
+    """Several runs that detect together; what was seen is kept in the first."""
+    ensemble = Ensemble([detector_of(run, settings, device) for run in runs])
+    seen, keys = looked_at(ensemble, runs[0], name, truth, images, ready_made, workers)
+    cards = [member.learned.card for member in ensemble.members]
+    return Subject(
+        name,
+        {id: found.only(truth.classes) for id, found in seen.detections.items()},
+        image_scores(seen, ensemble.classes, truth.classes),
+        seen.randomness if seen.accuracies else None,
+        method="ensemble",
+        about={"runs": [str(run) for run in runs], "views": settings.views, "versions": cards[0]["versions"]},
+        learned_from=any(data_digest(images, keys) == card["data_digest"] for card in cards),
+    )
+
+
+def looked_at(
+    detector: Detector | Ensemble,
+    run: Path,
+    name: str,
+    truth: Truth,
+    images: TaggedImages,
+    ready_made: ReadyMade | None,
+    workers: int,
+) -> tuple[Seen, list[str]]:
+    """What is seen in all images, kept in `run`; and the images' keys."""
+    boxes = settings_for_file(ProposalSettings("file"), ready_made) if ready_made else None
+    looking = looking_with(detector, boxes, keep=True)
+    for proposals in looking.stores:
+        with Steps(f"{name}: proposals", len(images)) as steps:
+            done = make_proposals(images, proposals, workers, ready_made, steps.advance)
+        failed = [str(result.error) for result in done if result.key is None]
+        if failed:
+            more = f"\n  and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+            listed = "\n  ".join(failed[:SHOWN])
+            raise MelmError(
+                f"{len(failed)} of {len(images)} images cannot be looked at:\n  {listed}{more}\n"
+                "Mend or remove them, or leave them out with --skip-bad"
+            )
+    keys = [str(result.key) for result in done]
+    store = SeenStore(run, looking, truth)
+    with Steps(f"{name}: looking at images", len(images)) as steps:
+        return look_at(looking, images, keys, truth, steps.advance, store if store.prepare() else None), keys
+
+
+def image_scores(seen: Seen, learned: tuple[str, ...], classes: tuple[str, ...]) -> NDArray[np.float64]:
+    """P(y) of every image, by the classes of the data; of a class that was not learned, none."""
+    count = len(seen.image_scores)
+    scores = np.full((count, len(classes)), -np.inf)
+    both = [c for c in learned if c in classes]
+    found = np.array(seen.image_scores).reshape(count, len(learned))
+    scores[:, [classes.index(c) for c in both]] = found[:, [learned.index(c) for c in both]]
+    return scores
 
 
 def detector_of(run: Path, settings: DetectSettings, device: str = "auto") -> Detector:

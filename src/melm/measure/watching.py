@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from melm.data.records import TaggedImage
-from melm.detect.detector import Detector, DetectSettings, branch_scores
+from melm.detect.detector import Detector, DetectSettings
 from melm.detect.run import Looking
 from melm.errors import MelmError, UsageError, did_you_mean
 from melm.learn.model_file import Learned
@@ -123,8 +123,8 @@ def looks_at(looking: Looking, image: TaggedImage, key: str, epochs: int) -> lis
     """What the detector believes of every tag of one image."""
     detector = looking.detector
     outputs, found = looking.outputs(key, image.path)
-    scores = np.mean([branch_scores(output, detector.branch) for output in outputs], axis=0)  # (N, K)
     output, boxes = outputs[0], found.boxes
+    scores, placed = detector.judged(outputs, found)  # (N, K)
     result = []
     for name in image.tags:
         k = detector.classes.index(name)
@@ -141,8 +141,8 @@ def looks_at(looking: Looking, image: TaggedImage, key: str, epochs: int) -> lis
                 image.id,
                 str(image.path),
                 name,
-                _boxes(boxes[best[:1]])[0],
-                _boxes(boxes[best]),
+                _boxes(placed.boxes[best[:1]])[0],
+                _boxes(placed.boxes[best]),
                 tuple(_boxes(boxes[members]) for members in cliques),
             )
         )

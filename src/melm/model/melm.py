@@ -44,6 +44,7 @@ class Output:
     evidence: Tensor  # (N,) for an object of any class, not learned through; 0 where the method has none
     student: Tensor | None = None  # log p(y, h) of a student that learned from what these found, (N, K+1)
     fused: Tensor | None = None  # log of what student and teacher say together, (N, K)
+    shift: Tensor | None = None  # how the student moves the proposals, (N, 4)
 
     def prob(self, branch: str) -> Tensor:
         """p(y, h) (N, K) by discovery, by `localization 1` and so on, by their mean, by all (the geometric mean of these and
@@ -59,6 +60,10 @@ class Output:
         if branch == "fused" and self.fused is not None:
             return self.fused.exp()
         return self.localized()[int(branch.split()[1]) - 1].exp()[:, :-1]
+
+    def shift_of(self, branch: str) -> Tensor | None:
+        """How a branch moves the proposals, (N, 4); None where they stay."""
+        return self.shift if branch in ("student", "fused") else None
 
     def localized(self) -> list[Tensor]:
         """log p_t(y, h) with the evidence, T of (N, K+1): by which objects are chosen. At most 0."""

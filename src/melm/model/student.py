@@ -1,54 +1,107 @@
-"""A student: a detector on the last stages of the trunk, taught boxes that another one found.
+"""A student: a Fast R-CNN detector that is taught boxes which another one found.
 
-The first stages of the trunk stay as they are and their maps are stored. Each box is read at the scale where it has about a
-normal size, as a frozen trunk reads it: the mean over box, frame and ring. It begins as what the frozen trunk
-sees, by the same basis.
+Either on the last stages of a frozen trunk, whose first stages stay as they are and whose maps of them are stored (`Student`), or
+a network of its own that learns as a whole (`FastRCNN`). Both read boxes at several scales and say what each is and how it has to
+move, so that what they find is not bound to the proposals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from melm.model.backbones.backbone import Backbone
 from melm.model.branches import start_small
-from melm.model.trunks import FrozenTrunk, means, mlp, normal_scale
+from melm.model.regions import pool_regions
+from melm.model.trunks import FrozenTrunk, means, mlp, normal_scale, region_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a student says of n boxes."""
+
+    log_prob: Tensor  # (n, K+1), background last
+    shift: Tensor  # (n, 4), as `regression.moved` takes it
+
+
+class Verdict(nn.Module):
+    """The two layers at the end: what a box is, and how it moves (one way for all classes: few objects of each are known)."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.of_class, self.of_place = nn.Linear(width, classes + 1), nn.Linear(width, 4)
+        for layer in (self.of_class, self.of_place):
+            start_small(layer)
+
+    def forward(self, features: Tensor) -> Said:
+        return Said(F.log_softmax(self.of_class(features), dim=1), self.of_place(features))
 
 
 class Student(nn.Module):
-    """log p(y, h) (N, K+1) of boxes, background last, from the stem's maps."""
+    """On the last stages of a frozen trunk. It begins as what the trunk sees, by the same basis.
 
-    def __init__(self, trunk: FrozenTrunk, hidden: int, dropout: float, classes: int) -> None:
+    Each box is read at the scale where it has about a normal size, as the frozen trunk reads it: the mean over box, frame and
+    ring; and over each of bins x bins parts of the box, which tell a whole object from a part of one.
+    """
+
+    def __init__(self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, classes: int) -> None:
         super().__init__()
         self.tail, _ = trunk.backbone.split()
-        self.stride = trunk.backbone.stride
+        self.stride, self.bins = trunk.backbone.stride, bins
         self.reduce = nn.Linear(trunk.backbone.channels, trunk.components)
         with torch.no_grad():
             self.reduce.weight.copy_(trunk.basis.T)
             self.reduce.bias.copy_(-trunk.mean @ trunk.basis)
-        self.neck = mlp(3 * trunk.components, hidden, dropout)
-        self.of_class = nn.Linear(hidden, classes + 1)
-        start_small(self.of_class)
+        self.neck = mlp((3 + bins * bins) * trunk.components, hidden, dropout)
+        self.verdict = Verdict(hidden, classes)
 
-    def forward(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Tensor:
+    def forward(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Said:
         """maps (h, w, M) by scale, or None where there are no boxes (n, 4) at it. Rows: the boxes of one scale after another."""
         seen = []
         for map, there in zip(maps, boxes, strict=True):
-            if map is None or not len(there):
-                continue
-            cells = self.reduce(self.tail(map))  # (h, w, D)
-            seen.append(torch.cat(means(cells, there, self.stride), dim=1))  # (n, 3 D)
-        return F.log_softmax(self.of_class(self.neck(torch.cat(seen))), dim=1)
+            if map is not None and len(there):
+                cells = self.reduce(self.tail(map))  # (h, w, D)
+                seen.append(torch.cat(means(cells, *region_parts(there, 3, self.bins), self.stride), dim=1))
+        said: Said = self.verdict(self.neck(torch.cat(seen)))
+        return said
+
+
+class FastRCNN(nn.Module):
+    """A network of its own, as in the paper: RoI max pooling and the backbone's fully connected layers or last stage."""
+
+    def __init__(self, backbone: Backbone, classes: int) -> None:
+        super().__init__()
+        backbone.freeze()
+        self.backbone = backbone
+        self.verdict = Verdict(backbone.features, classes)
+
+    def forward(self, images: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Said:
+        """images (h, w, 3), bytes, by scale, or None where there are no boxes (n, 4) at it. Rows as of `Student`."""
+        seen = []
+        for image, there in zip(images, boxes, strict=True):
+            if image is not None and len(there):
+                pooled = pool_regions(self.backbone, self.backbone.normalise(image), there, surround=False)
+                seen.append(self.backbone.head(pooled.box))
+        said: Said = self.verdict(torch.cat(seen))
+        return said
 
 
 def by_scale(
     boxes: Tensor, scales: tuple[int, ...], width: int, height: int, normal_size: float
 ) -> tuple[list[Tensor], Tensor]:
     """Boxes (N, 4) of an image of width x height, in the pixels of the scale where each is read; and their rows in that order."""
+    return at_scales(boxes, normal_scale(boxes, scales, max(width, height), normal_size), scales, width, height)
+
+
+def at_scales(
+    boxes: Tensor, number: Tensor, scales: tuple[int, ...], width: int, height: int
+) -> tuple[list[Tensor], Tensor]:
+    """The same where the scale of each box is known by its number (N,)."""
     larger = max(width, height)
-    number = normal_scale(boxes, scales, larger, normal_size)
     there, rows = [], []
     for s, scale in enumerate(scales):
         of_scale = torch.nonzero(number == s)[:, 0]

@@ -76,7 +76,9 @@ class FrozenTrunk(nn.Module):
             there = boxes[rows].to(device) * boxes.new_tensor(
                 [small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]
             ).repeat(2).to(device)
-            for part, value in zip(parts, means(map, there, self.backbone.stride, len(parts)), strict=True):
+            for part, value in zip(
+                parts, means(map, *region_parts(there, len(parts)), self.backbone.stride), strict=True
+            ):
                 part[rows.to(device)] = value
         if surround:
             whole = covers(boxes, pixels.shape[1], pixels.shape[0]).to(device)
@@ -147,13 +149,26 @@ def normal_scale(boxes: Tensor, scales: tuple[int, ...], larger_side: int, norma
     return (sizes[:, None] * shrinks / normal_size).log().abs().argmin(dim=1)
 
 
-def means(map: Tensor, boxes: Tensor, stride: int, parts: int = 3) -> list[Tensor]:
-    """The map's mean over box, frame and ring (N, C), or over the first of them; boxes in the pixels that the map was made of."""
+def means(map: Tensor, outer: Tensor, holes: Tensor, stride: int) -> list[Tensor]:
+    """The map's mean over each part of the boxes, (N, C) each; `outer` and `holes` (parts, N, 4) are of `region_parts`, in the
+    pixels that the map was made of. Sums of the map are made once for all."""
+    result = region_mean(map, outer.flatten(0, 1), 1 / stride, holes.flatten(0, 1))
+    return list(result.view(*outer.shape[:2], map.shape[2]))
+
+
+def region_parts(boxes: Tensor, parts: int = 3, bins: int = 0) -> tuple[Tensor, Tensor]:
+    """Box, frame and ring of boxes (N, 4), or the first of them, then each of bins x bins equal pieces of the box, row by row;
+    and the holes in them: (parts + bins * bins, N, 4) both."""
     frame, inner, ring, within = frame_and_ring(boxes)
-    outer, holes = torch.cat([boxes, frame, ring][:parts]), torch.cat([torch.zeros_like(boxes), inner, within][:parts])
-    return list(
-        region_mean(map, outer, 1 / stride, holes).view(parts, len(boxes), map.shape[2])
-    )  # sums of the map are made once for all
+    nothing = torch.zeros_like(boxes)
+    outer, holes = [boxes, frame, ring][:parts], [nothing, inner, within][:parts]
+    low, step = boxes[:, :2], (boxes[:, 2:] - boxes[:, :2]) / max(bins, 1)
+    for row in range(bins):
+        for column in range(bins):
+            corner = low + step * boxes.new_tensor([column, row])
+            outer.append(torch.cat([corner, corner + step], dim=1))
+            holes.append(nothing)
+    return torch.stack(outer), torch.stack(holes)
 
 
 def covers(boxes: Tensor, width: int, height: int) -> Tensor:

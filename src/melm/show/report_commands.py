@@ -144,9 +144,9 @@ def train_command(config: LearnConfig, about: Mapping[str, Any], data: Sequence[
 def retrain_command(config: RetrainConfig, first: str, data: Sequence[str], out: Path) -> Command:
     words = ["melm", "retrain", first, *data, "--out", str(out), "--seed", str(config.seed)]
     plain = RetrainConfig(seed=config.seed)
-    for name in ("epochs", "folds"):
+    for name in ("backbone", "weights", "weights_sha256", "epochs", "folds"):
         if getattr(config, name) != getattr(plain, name):
-            words += [f"--{name}", str(getattr(config, name))]
+            words += [f"--{name.replace('_', '-')}", str(getattr(config, name))]
             plain = plain.with_(**{name: getattr(config, name)})
     words += _set_words(config, plain, [field.name for field in fields(RetrainConfig)])
     return Command("Learn on from what it found", tuple(words))

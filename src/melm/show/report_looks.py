@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from melm.boxes import Boxes, ranked
 from melm.data.images import ImageError, read_image
 from melm.data.records import TaggedImage
-from melm.detect.detector import DetectSettings, branch_scores, load
+from melm.detect.detector import DetectSettings, load
 from melm.detect.labels import LabelledImage, Labels
 from melm.detect.run import Looking
 from melm.errors import UsageError, did_you_mean
@@ -171,8 +171,7 @@ def _believed(
 ) -> list[Picture]:
     """What the detector believes now."""
     detector = looking.detector
-    outputs, found = looking.outputs(key, image.path)
-    scores = np.mean([branch_scores(output, detector.branch) for output in outputs], axis=0)
+    scores, found = detector.judged(*looking.outputs(key, image.path))
     of_tag = scores[:, detector.classes.index(tag)]  # (N,)
     best = ranked(found.boxes, of_tag)[:PROPOSALS]
     true = "" if objects is None else "; true objects yellow"
