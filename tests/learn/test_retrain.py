@@ -11,23 +11,25 @@ from hypothesis import strategies as st
 
 import melm
 import melm.data
-from learners import small_train, weights_of
+from learners import TUNED, small_train, weights_of
 from melm.boxes import iou
 from melm.data import Source, read_tags
 from melm.data.images import content_key, read_bytes, read_image
 from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
-from melm.errors import UsageError
+from melm.errors import MelmError, UsageError
 from melm.learn.data import Ready
 from melm.learn.lessons import Lessons, StudentStep, inside, scales_of_step, some
 from melm.learn.map_store import MapStore
+from melm.learn.pseudo_objects import Objects, objects_of_tag
 from melm.learn.pseudo_objects import kept as kept_objects
-from melm.learn.pseudo_objects import objects_of_tag
 from melm.learn.retrain import retrain
 from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
+from melm.model.regression import moved
 from melm.model.student import by_scale
+from melm.model.trunks import mirrored_boxes
 from melm.proposals import compute_proposals, make_proposals
 
 CONFIG = RetrainConfig(scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=2, drop_after=1, accumulate=2)
@@ -362,3 +364,163 @@ def test_the_command(learned, small_scenes, shared_cache, tmp_path, command):
         "retrain", learned.run, small_scenes / "train-tags.csv", "--out", tmp_path / "run", "--set", "fold=3"
     )
     assert result.returncode == 2 and "Did you mean 'folds'" in result.stderr
+
+
+# A network that learns as a whole.
+
+WHOLE = RetrainConfig().with_(
+    backbone="resnet18", weights="none", scales=(64, 80), positives=4, negatives=6, epochs=2, accumulate=2
+)
+
+
+@pytest.fixture(scope="module")
+def whole(learned, small_scenes, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MELM_CACHE", str(learned.cache))
+        return small_retrain(learned.run, small_scenes, tmp_path_factory.mktemp("whole") / "run", WHOLE)
+
+
+def test_another_backbone_brings_its_own_settings():
+    assert WHOLE.whole and (WHOLE.optimizer, WHOLE.folds, WHOLE.teacher_weight) == ("sgd", 1, 0.0)
+    assert (WHOLE.epochs, WHOLE.drop_after) == (2, 1) and WHOLE.with_(epochs=8).drop_after == 4
+    assert RetrainConfig().with_(backbone="vgg16").drop_after == 6
+    assert RetrainConfig().with_(backbone="vgg16", folds=3, learning_rate=0.5).folds == 3
+    assert not RetrainConfig().with_(backbone="lite0").whole and RetrainConfig().with_(backbone="lite0").folds == 2
+    for wrong in ({"backbone": "resnet5"}, {"ignore": 0.0}, {"box_weight": -1.0}, {"bins": -1}, {"scales": (3,)}):
+        with pytest.raises(UsageError):
+            RetrainConfig().with_(**wrong)
+
+
+def test_a_network_that_learned_as_a_whole_detects(whole, small_scenes, shared_cache):
+    path = next((small_scenes / "test").glob("*.jpg"))
+    detector = melm.load(whole, device="cpu")
+    found = detector(path)
+    assert len(found) and (found.boxes >= 0).all() and (found.scores <= 1).all()
+    pixels = read_image(path)
+    proposals = compute_proposals(pixels, detector.proposal_settings)
+    (output,) = detector.outputs(pixels, proposals)
+    torch.testing.assert_close(output.fused, output.student[:, :-1])  # it speaks alone
+    _, placed = detector.judged([output], proposals)
+    assert not np.array_equal(placed.boxes, proposals.boxes)  # boxes are not bound to the proposals
+    assert len(melm.load(whole, DetectSettings(views="flip"), "cpu")(path))
+    result = melm.evaluate(whole, small_scenes / "test.json")
+    assert 0 <= result.corloc.mean <= 1
+
+
+def test_a_whole_network_that_was_killed_goes_on(learned, whole, small_scenes, shared_cache, tmp_path):
+    def stop(epochs, network, strength):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small_retrain(learned.run, small_scenes, tmp_path / "run", WHOLE, after_epoch=stop)
+    small_retrain(learned.run, small_scenes, tmp_path / "run", WHOLE)
+    assert weights_of(tmp_path / "run") == weights_of(whole)
+
+
+def test_one_kind_after_another(whole, taught, small_scenes, shared_cache, tmp_path):
+    """A run whose students are of one kind can teach one of another, or go on."""
+    again = small_retrain(whole, small_scenes, tmp_path / "again", WHOLE.with_(epochs=1))
+    assert weights_of(again) != weights_of(whole)
+    other = small_retrain(taught, small_scenes, tmp_path / "other", WHOLE.with_(epochs=1))
+    assert load(other, device="cpu").students.config.backbone == "resnet18"
+    with pytest.raises(UsageError, match=r"its students have scales = \(64, 80\)"):
+        small_retrain(whole, small_scenes, tmp_path / "c", WHOLE.with_(scales=(64, 96)))
+
+
+def test_a_trunk_that_learned_along_teaches_a_whole_network(small_scenes, tmp_path):
+    run = small_train(small_scenes / "train-tags.csv", tmp_path / "tuned", **TUNED, epochs=1)
+    new = small_retrain(run, small_scenes, tmp_path / "new", WHOLE.with_(epochs=1))
+    assert len(melm.load(new, device="cpu")(next((small_scenes / "test").glob("*.jpg"))))
+    with pytest.raises(UsageError, match=r"learned along.*--backbone resnet50"):
+        small_retrain(run, small_scenes, tmp_path / "own")
+
+
+def test_weights_of_a_file(learned, small_scenes, shared_cache, tmp_path):
+    """Those of torchvision's layout; a file that is none, or of another network, is said."""
+    backbone = build_backbone("resnet18")
+    file = tmp_path / "resnet18.pth"
+    torch.save({**backbone.state_dict(), "fc.weight": torch.zeros(10, 512), "fc.bias": torch.zeros(10)}, file)
+    said = []
+    config = WHOLE.with_(weights=str(file), epochs=1, learning_rate=1e-9)
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", config, say=said.append)
+    student = load(run, device="cpu").students.students[0]
+    torch.testing.assert_close(student.backbone.layer3[0].conv1.weight, backbone.layer3[0].conv1.weight)
+    assert any("resnet18" in text and str(file) in text for text in said)
+    for wrong, words in (("none.pth", "none.pth"), ("package", "resnet18")):
+        with pytest.raises(MelmError, match=words):
+            small_retrain(learned.run, small_scenes, tmp_path / "wrong", WHOLE.with_(weights=wrong))
+    (tmp_path / "text.pth").write_text("no weights")
+    with pytest.raises(MelmError, match=r"text\.pth"):
+        small_retrain(learned.run, small_scenes, tmp_path / "wrong", WHOLE.with_(weights=str(tmp_path / "text.pth")))
+    with pytest.raises(UsageError, match="weights are for a network that learns as a whole"):
+        small_retrain(learned.run, small_scenes, tmp_path / "wrong", CONFIG.with_(weights=str(file)))
+    with pytest.raises(UsageError, match="--backbone lite2: the trunk of this run is lite0"):
+        small_retrain(learned.run, small_scenes, tmp_path / "wrong", CONFIG.with_(backbone="lite2"))
+
+
+# What a student is taught.
+
+
+def test_what_is_left_out_is_neither_object_nor_background(taught, small_scenes, shared_cache):
+    config = CONFIG.with_(ignore=0.2, negatives=60)
+    lessons, detector = lessons_of(taught, small_scenes, config)
+    looking, left_out = Looking(detector), 0
+    objects = []
+    for image, key in zip(lessons.images, lessons.ready.keys, strict=True):
+        found = looking.found(key, image.path)
+        scores = looking.outputs(key, image.path)[0][0].prob("all").numpy()
+        numbers = [detector.classes.index(tag) for tag in image.tags]
+        objects.append(Objects.joined([objects_of_tag(found.boxes, scores[:, k], k, config) for k in numbers]))
+    lessons = Lessons(lessons.ready, objects, config, lessons.maps, 160.0)
+    for index in lessons.order(0):
+        every = objects[index]
+        assert every.taught.sum() == len(lessons.images[index].tags)  # the best of each tag
+        left_out += int((~every.taught).sum())
+        lesson = lessons.load(index, 0)
+        found = lessons.ready.proposals.get(lessons.ready.keys[index])
+        there, rows = by_scale(torch.from_numpy(found.boxes), config.scales, found.width, found.height, 160.0)
+        known = {tuple(box.tolist()): int(row) for box, row in zip(torch.cat(there), rows, strict=True)}
+        own = found.boxes[[known[tuple(box.tolist())] for box in torch.cat(lesson.boxes)]]
+        background = (lesson.target == len(detector.classes)).numpy() & (lesson.weight > 0).numpy()
+        if not every.taught.all():
+            assert (iou(own[background], every.boxes[~every.taught]) < config.object_iou).all()
+    assert left_out > 0
+
+
+def test_boxes_on_an_object_are_taught_to_move_there(taught, small_scenes, shared_cache):
+    lessons, detector = lessons_of(taught, small_scenes)
+    for index in lessons.order(0):
+        lesson = lessons.load(index, 0)
+        found = lessons.ready.proposals.get(lessons.ready.keys[index])
+        there, rows = by_scale(torch.from_numpy(found.boxes), CONFIG.scales, found.width, found.height, 160.0)
+        known = {tuple(box.tolist()): int(row) for box, row in zip(torch.cat(there), rows, strict=True)}
+        own = torch.from_numpy(found.boxes[[known[tuple(box.tolist())] for box in torch.cat(lesson.boxes)]])
+        objects, taught_boxes = lesson.target < len(detector.classes), lessons.objects[index].boxes
+        arrived = moved(own, lesson.shift, found.width, found.height)[objects]
+        for box in arrived:
+            assert np.abs(taught_boxes - box.numpy()).max(axis=1).min() < 0.1
+        assert not lesson.shift[~objects].any()
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_view_of_pixels(whole, small_scenes, shared_cache, flip):
+    """What is shown of an image are its boxes where they lie in it, at a scale, mirrored or not."""
+    detector = load(whole, device="cpu")
+    images = read_tags(Source(small_scenes / "train-tags.csv"))
+    keys = tuple(content_key(read_bytes(image.path)) for image in images)
+    ready = Ready(images, keys, Looking(detector).proposals)
+    lessons = Lessons(ready, kept_objects(whole / "objects.npz"), WHOLE, None, 0.0)
+    seeds = [
+        s
+        for s in range(40)
+        if lessons.of_pixels(0, ready.proposals.get(keys[0]), np.random.default_rng(s)).flip == flip
+    ]
+    found = ready.proposals.get(keys[0])
+    view = lessons.of_pixels(0, found, np.random.default_rng(seeds[0]))
+    assert view.there.all()
+    seen, boxes, order = view.show(np.arange(len(found)))
+    (scale,) = [s for s, image in enumerate(seen) if image is not None]
+    assert max(seen[scale].shape[:2]) == WHOLE.scales[scale] and order.tolist() == list(range(len(found)))
+    back = boxes[scale] * max(found.width, found.height) / WHOLE.scales[scale]
+    expected = torch.from_numpy(found.boxes)
+    torch.testing.assert_close(back, mirrored_boxes(expected, found.width) if flip else expected, rtol=0.02, atol=1.0)
