@@ -218,7 +218,7 @@ def test_the_file_of_a_retrained_run(taught, runtime, tmp_path):
     written = onnx_model.export_onnx(melm.load(taught, device="cpu"), tmp_path / "it.onnx")
     assert written.card["branch"] == "fused" and list(written.card["inputs"]) == ["image", "boxes", "prior", "score"]
     assert (written.card["scales"], written.card["student_scales"]) == ([96, 144], [96, 128])
-    assert written.parity.difference <= 1e-4 and written.parity.same_best == 1
+    assert written.parity.difference <= 1e-4 and written.parity.same_best == 1 and written.parity.pixels <= 0.01
 
 
 def test_the_file_of_a_trunk_that_learned_along(runtime, tmp_path):
@@ -229,9 +229,22 @@ def test_the_file_of_a_trunk_that_learned_along(runtime, tmp_path):
     assert_same_scores(runtime, written.path, detector, ["image", "boxes"])
 
 
+def test_the_file_of_a_network_that_learned_as_a_whole(learned, small_scenes, runtime, shared_cache, tmp_path):
+    config = RetrainConfig().with_(backbone="resnet18", weights="none", scales=(64, 80), epochs=1, positives=4, negatives=6)
+    run = retrain(learned.run, small_scenes / "train-tags.csv", tmp_path / "run", config, device="cpu", workers=1)
+    written = onnx_model.export_onnx(melm.load(run, device="cpu"), tmp_path / "it.onnx")
+    assert written.card["branch"] == "fused" and written.card["student_scales"] == [64, 80]
+    assert written.parity.difference <= 1e-4 and written.parity.pixels <= 0.01
+
+
 @pytest.mark.parametrize("branch", ["student", "fused", "all"])
 def test_every_branch_of_a_retrained_run(taught, branch):
     detector = melm.load(taught, DetectSettings(branch), "cpu")
+    with torch.no_grad():  # these students saw little, and would move boxes out of the picture, where they stay
+        far = max(float(detector.outputs(*example)[0].shift.abs().max()) for example in EXAMPLES[1:])
+        for student in detector.students.students:
+            student.verdict.of_place.weight.div_(far)
+            student.verdict.of_place.bias.div_(far)
     scorer = Scorer(detector).eval()
     for example in EXAMPLES[1:]:
         with torch.no_grad():

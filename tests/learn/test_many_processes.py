@@ -68,8 +68,12 @@ def test_two_processes_that_were_killed_go_on(small_scenes, shared_cache, tmp_pa
     assert np.isfinite([r["loss"] for r in log_of(tmp_path / "b") if "step" in r]).all()
 
 
-def test_two_processes_retrain_as_one_does(small_scenes, learned, shared_cache, tmp_path):
-    settings = {"scales": [96, 128], "hidden": 16, "positives": 4, "negatives": 6, "epochs": 1, "drop_after": 1}
+OWN = {"scales": [96, 128], "hidden": 16, "positives": 4, "negatives": 6, "epochs": 1, "drop_after": 1}
+WHOLE = {"backbone": "resnet18", "weights": "none", "scales": [64, 80], "positives": 4, "negatives": 6, "epochs": 1}
+
+
+@pytest.mark.parametrize("settings", [OWN, WHOLE], ids=["own", "whole"])
+def test_two_processes_retrain_as_one_does(small_scenes, learned, shared_cache, tmp_path, settings):
 
     def arguments(out, accumulate):
         sets = [f"--set={name}={json.dumps(value)}" for name, value in {**settings, "accumulate": accumulate}.items()]
@@ -83,6 +87,8 @@ def test_two_processes_retrain_as_one_does(small_scenes, learned, shared_cache, 
     assert tensors.keys() == others.keys()
     for name, value in tensors.items():  # the whitened basis of a random network is large
         assert float((value - others[name]).abs().max()) <= WEIGHTS_APART * (1 + float(others[name].abs().max())), name
+    found = [(tmp_path / name / "objects.npz").read_bytes() for name in ("two", "one")]
+    assert found[0] == found[1]  # each process found its share
 
 
 @pytest.mark.slow

@@ -118,13 +118,14 @@ def region_weights(outer: Tensor, holes: Tensor, map: Tensor, stride: int) -> Te
     height, width, _ = shape_as_tensor(map).unbind()
 
     def shares(regions: Tensor) -> Tensor:
-        x1, y1, x2, y2 = (regions.double() / stride).unsqueeze(3).unbind(2)  # (parts, n, 1) each
+        x1, y1, x2, y2 = (regions.double() / stride).unsqueeze(2).unbind(1)  # (n, 1) each
         row, column = (numbers(cells) for cells in (height, width))
-        down = (torch.minimum(y2, row + 1) - torch.maximum(y1, row)).clamp(min=0)  # (parts, n, H)
+        down = (torch.minimum(y2, row + 1) - torch.maximum(y1, row)).clamp(min=0)  # (n, H)
         across = (torch.minimum(x2, column + 1) - torch.maximum(x1, column)).clamp(min=0)
-        return (down[..., :, None] * across[..., None, :]).flatten(2)
+        return (down[:, :, None] * across[:, None, :]).flatten(1)
 
-    share = shares(outer) - shares(holes)
+    # part by part: a runtime can flatten no boxes at all, but not reshape them
+    share = torch.stack([shares(part) - shares(hole) for part, hole in zip(outer, holes, strict=True)])
     area = share.sum(dim=2, keepdim=True)
     there = area > 1e-6
     return torch.where(there, share / torch.where(there, area, torch.ones_like(area)), torch.zeros_like(share)).float()
