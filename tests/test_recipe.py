@@ -29,6 +29,8 @@ branch = "discovery"
 [runs.WSDDN]
 method = "WSDDN"
 set = {{ epochs = 1 }}
+[runs.both]
+ensemble = ["MELM", "WSDDN"]
 [[measure]]
 split = "train"
 draws = 10
@@ -67,6 +69,10 @@ def test_every_recipe_of_ours_reads(path):
         ("[learn]\nsplits = 3", "Did you mean 'split'"),
         ("[runs.a]\nmethod = 'MELN'", "Did you mean 'MELM'"),
         ("[runs.a]\nof = 'b'", "names a run that is learned"),
+        ("[runs.a]\n[runs.b]\nensemble = ['a']", "two or more other runs"),
+        ("[runs.a]\n[runs.b]\nensemble = ['a', 'c']", "two or more other runs"),
+        ("[runs.a]\n[runs.c]\n[runs.b]\nensemble = ['a', 'c']\nmethod = 'OICR'", "`ensemble` alone"),
+        ("[runs.a]\n[runs.c]\n[runs.b]\nensemble = ['a', 'c']\n[runs.d]\nof = 'b'", "names a run that is learned"),
         ("[runs.'../a']", "the name|name can be that of a folder"),
         ("[learn]\nset = { epoch = 3 }", "Did you mean 'epochs'"),
         ("[learn]\nproposals = { boxes = 3 }", "boxes"),
@@ -93,15 +99,15 @@ def test_a_recipe_learns_measures_and_goes_on(small_scenes, shared_cache, tmp_pa
     results = run_recipe(recipe, Source(small_scenes / "train.json"), out, device="cpu", workers=1, say=said.append)
     assert json.loads((out / "results.json").read_text()) == results
     (measured,) = results["measured"]
-    names = ["MELM-0", "discovery-0", "WSDDN-0", "MELM-3", "discovery-3", "WSDDN-3"]
+    names = [f"{name}-{seed}" for seed in (0, 3) for name in ("MELM", "discovery", "WSDDN", "both")]
     assert [run["name"] for run in measured["runs"]] == names
     found = melm.evaluate(out / "MELM-3", small_scenes / "train.json")
-    assert measured["runs"][3]["summary"]["CorLoc"] == pytest.approx(found.corloc.mean, abs=1e-5)
-    assert measured["runs"][3]["summary"]["mAP VOC07"] == pytest.approx(found.precision["voc07"].mean, abs=1e-5)
+    assert measured["runs"][4]["summary"]["CorLoc"] == pytest.approx(found.corloc.mean, abs=1e-5)
+    assert measured["runs"][4]["summary"]["mAP VOC07"] == pytest.approx(found.precision["voc07"].mean, abs=1e-5)
     assert [(c["first"], c["second"]) for c in measured["comparisons"]] == [
-        (f"MELM-{s}", f"{other}-{s}") for s in (0, 3) for other in ("discovery", "WSDDN")
+        (f"MELM-{s}", f"{other}-{s}") for s in (0, 3) for other in ("discovery", "WSDDN", "both")
     ]
-    assert set(measured["seeds"]) == {f"{n} ({n}-0, {n}-3)" for n in ("MELM", "discovery", "WSDDN")}
+    assert set(measured["seeds"]) == {f"{n} ({n}-0, {n}-3)" for n in ("MELM", "discovery", "WSDDN", "both")}
     assert results["parts"]["learning"]["made"] == 4 * 13 and results["memory_mb"] > 50
     assert any("CorLoc" in text for text in said)
     # again: nothing is learned anew, and the same comes out

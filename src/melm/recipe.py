@@ -21,6 +21,8 @@ A recipe is TOML:
     set = { epochs = 3 }
     [runs.WSDDN]
     method = "WSDDN"
+    [runs.both]             # runs that detect together, of the same seed
+    ensemble = ["MELM", "WSDDN"]
 
     [[measure]]             # one or more
     split = "val"
@@ -51,7 +53,7 @@ from melm.learn.run_folder import versions
 from melm.learn.students import RetrainConfig
 from melm.learn.train import features, train
 from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
-from melm.measure.subjects import placed, subject_of_run
+from melm.measure.subjects import placed, subject_of_ensemble, subject_of_run
 from melm.measure.truth import read_truth
 from melm.progress import Steps, duration
 from melm.proposals import ProposalSettings, ProposalStore, make_proposals
@@ -69,7 +71,7 @@ except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 LEARN = ("split", "limit", "preset", "method", "proposals", "set")
-RUN = ("method", "set", "of", "retrain", "branch")
+RUN = ("method", "set", "of", "retrain", "branch", "ensemble")
 MEASURE = ("split", "limit", "draws", "vote")
 TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
 
@@ -83,6 +85,7 @@ class Run:
     of: str  # the run that is looked at, itself or another
     branch: str | None
     teacher: str | None = None  # of a run that is retrained
+    members: tuple[str, ...] = ()  # of runs that detect together
 
 
 @dataclass(frozen=True)
@@ -173,15 +176,17 @@ def _run(path: Path, name: str, entry: Any, learn: dict[str, Any], runs: Mapping
     if not isinstance(entry, dict) or name in (".", "..") or "/" in name or "\\" in name:
         raise UsageError(f"{path}: runs.{name}: a table whose name can be that of a folder was expected")
     _only(path, entry, RUN, f"runs.{name}.")
+    if "ensemble" in entry:
+        return _ensemble(path, name, entry, runs)
     of, teacher = entry.get("of", name), entry.get("retrain")
     if of != name:
-        if of not in runs or "of" in runs[of] or set(entry) - {"of", "branch"}:
+        if of not in runs or {"of", "ensemble"} & set(runs[of]) or set(entry) - {"of", "branch"}:
             raise UsageError(f"{path}: runs.{name}: `of` names a run that is learned, and only `branch` goes with it")
         return Run(name, None, of, entry.get("branch"))
     changes = {**({} if teacher else learn.get("set", {})), **entry.get("set", {})}
     changes = {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
     if teacher is not None:
-        if teacher not in runs or teacher == name or "of" in runs[teacher] or "method" in entry:
+        if teacher not in runs or teacher == name or {"of", "ensemble"} & set(runs[teacher]) or "method" in entry:
             raise UsageError(f"{path}: runs.{name}: `retrain` names another run, which has a method of its own")
         try:
             return Run(name, RetrainConfig().with_(**changes), name, entry.get("branch"), teacher)
@@ -194,6 +199,17 @@ def _run(path: Path, name: str, entry: Any, learn: dict[str, Any], runs: Mapping
     except (UsageError, TypeError) as error:
         raise UsageError(f"{path}: runs.{name}: {error}") from None
     return Run(name, config, name, entry.get("branch"))
+
+
+def _ensemble(path: Path, name: str, entry: Mapping[str, Any], runs: Mapping[str, Any]) -> Run:
+    members = entry["ensemble"]
+    learned = [n for n, other in runs.items() if isinstance(other, dict) and not {"of", "ensemble"} & set(other)]
+    good = isinstance(members, list) and len(members) > 1 and all(member in learned for member in members)
+    if not good or len(set(members)) < len(members) or set(entry) - {"ensemble"}:
+        raise UsageError(
+            f"{path}: runs.{name}: `ensemble` alone, a list of two or more other runs that are learned, was expected"
+        )
+    return Run(name, None, name, None, members=tuple(members))
 
 
 def _table(path: Path, kept: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -359,11 +375,14 @@ def _measure(
         for seed in recipe.seeds:
             settings = DetectSettings(branch=run.branch, vote=measure.vote, max_boxes=0)
             name = f"{run.name}-{seed}"
-            subject = subject_of_run(
-                _folder(out, run.of, seed), name, truth, images, settings, workers=workers, device=device
-            )
+            given = (name, truth, images, settings, None, workers, device)
+            if run.members:
+                subject = subject_of_ensemble([_folder(out, member, seed) for member in run.members], *given)
+            else:
+                subject = subject_of_run(_folder(out, run.of, seed), *given)
+            subject = replace(subject, method=run.name, seed=seed, alike=subject.alike or run.name)
             with Steps(f"{name}: measuring", 2) as steps:
-                evaluation = evaluate(replace(subject, method=run.name), truth, images)
+                evaluation = evaluate(subject, truth, images)
                 steps.advance()
                 # small, so that memory does not grow with the runs
                 of_seed.setdefault(seed, []).append(evaluation.sample(truth, measure.draws).small())
