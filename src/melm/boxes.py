@@ -47,7 +47,7 @@ def rotate_exif(boxes: NDArray[np.float64], orientation: int, width: float, heig
     return np.stack(moved, axis=1)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _suppress(boxes, order, threshold):  # type: ignore[no-untyped-def]
     """Greedy suppression of `boxes` taken in `order`: True where a box is kept."""
     kept = np.zeros(len(boxes), np.bool_)
@@ -71,7 +71,7 @@ def _suppress(boxes, order, threshold):  # type: ignore[no-untyped-def]
     return kept
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
 def _vote(boxes, scores, rows, overlap):  # type: ignore[no-untyped-def]
     """(len(rows), 4) the mean of the boxes that overlap each of `rows`, weighted by score; itself where no weight is left."""
     result = np.empty((len(rows), 4))

@@ -88,6 +88,10 @@ class Looking:
         return proposals
 
     @property
+    def device(self) -> torch.device:
+        return next(self.detector.network.parameters()).device
+
+    @property
     def stores(self) -> list[ProposalStore]:
         """Where the proposals are that it needs."""
         return [self.proposals]
@@ -125,6 +129,10 @@ class LookingTogether:
         self.detector = ensemble
         self.each = [Looking(member, proposals, keep) for member in ensemble.members]
         self.groups = grouped([looking.proposals.settings for looking in self.each])
+
+    @property
+    def device(self) -> torch.device:
+        return self.each[0].device
 
     @property
     def stores(self) -> list[ProposalStore]:

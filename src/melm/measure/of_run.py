@@ -16,9 +16,11 @@ from melm.data.records import TaggedImage
 from melm.detect.detections import Detections
 from melm.detect.run import Looking, LookingTogether
 from melm.files import write_whole
+from melm.learn.processes import a_thread_each
 from melm.measure.randomness import Randomness, localization
 from melm.measure.truth import TrueBoxes, Truth
 from melm.proposals import Proposals
+from melm.workers import in_threads
 
 VERSION = 1  # raise it when the same files would hold other numbers
 
@@ -64,15 +66,25 @@ def look_at(
 ) -> Seen:
     """Runs a detector over images that have proposals. With `truth`, localization accuracy and variance are measured too:
     of the branch that detects, for every tag with a true box. What is in the `store` is not computed again."""
-    result = Seen()
-    for image, key in zip(images, keys, strict=True):
+    numbered = list(enumerate(zip(images, keys, strict=True)))
+
+    def look(item: tuple[int, tuple[TaggedImage, str]]) -> SeenImage:
+        image, key = item[1]
         seen = store.get(key, image, looking.detector.classes) if store else None
         if seen is None:
             seen = look_at_one(looking, image, key, truth)
             if store:
                 store.put(key, image, seen)
-        result.add(image, seen)
-        advance()
+        return seen
+
+    found: dict[int, SeenImage] = {}
+    with a_thread_each(looking.device) as threads:
+        for (number, _), seen in in_threads(look, numbered, threads):
+            found[number] = seen
+            advance()
+    result = Seen()
+    for number, (image, _) in numbered:
+        result.add(image, found[number])
     return result
 
 
