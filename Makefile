@@ -4,7 +4,7 @@
 #   make test              set up, lint, type check, and test (a few minutes)
 #   make test-all          the slow tests too
 #   make test-readers      labels, by the readers of COCO, YOLO, Label Studio, CVAT and others, in an environment apart
-#   make bench             the benchmarks: both sides in one process, medians and ratios
+#   make bench             the benchmarks: both sides in one process, medians and ratios (DATA=VOC2007: proposals on real photos)
 #   TORCH=system           use the PyTorch this Python already has, instead of installing one
 #   PYTHON=python3.12      build the environment with another Python
 #   EXTRAS=                set up without the development tools
@@ -47,9 +47,11 @@ bench: setup
 	$(BIN)/python benchmarks/bench_cliques.py
 	$(BIN)/python benchmarks/bench_pooling.py
 	$(BIN)/python benchmarks/bench_evaluation.py
-	$(BIN)/python benchmarks/bench_proposals.py
+	$(BIN)/python benchmarks/bench_proposals.py $(if $(DATA),--data $(DATA) --split val --images 60)
 	$(BIN)/python benchmarks/bench_trunk.py
-	$(BIN)/python benchmarks/bench_growth.py
+	$(BIN)/python benchmarks/bench_growth.py --plot docs/figures/growth.png
+	$(BIN)/python benchmarks/profile_step.py --preset fast --repeats 15 --out benchmarks/results/step-fast.json
+	$(BIN)/python benchmarks/profile_step.py --preset paper-vggf --repeats 3 --out benchmarks/results/step-paper-vggf.json
 
 demo: setup
 	$(BIN)/melm demo

@@ -11,7 +11,7 @@ import click
 
 from melm.commands.options import Name, looking_options, taken, workers_option
 from melm.data.formats import FORMATS
-from melm.errors import UsageError
+from melm.errors import MelmError, UsageError
 from melm.proposals.record import FILE_BOXES, METHODS
 
 
@@ -123,7 +123,10 @@ def detect(
             else:
                 write_comp4(read_results(results), out, split, detector.classes)
         if draw:
-            (out / "drawn").mkdir(exist_ok=True)
+            try:
+                (out / "drawn").mkdir(exist_ok=True)
+            except OSError as error:
+                raise MelmError(f"{out / 'drawn'}: cannot be made ({error.strerror})") from None
 
     def say() -> int:
         for text in failed:

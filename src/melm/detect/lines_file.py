@@ -135,6 +135,9 @@ class LinesFile:
             self._file.truncate(self._size)  # a line that a killed process left unfinished
             for part in parts_beside(self.path):
                 self._take_up(part)
+        except OSError as error:
+            self._file.close()
+            raise _unwritable(self.path, error, kept=True) from None
         except BaseException:
             self._file.close()
             raise
@@ -169,7 +172,11 @@ class LinesFile:
                 "on several machines, one that they share"
             )
         self._open()
-        self._file.truncate(0)
+        try:
+            self._file.truncate(0)
+        except OSError as error:
+            self._file.close()
+            raise _unwritable(self._own, error) from None
 
     def _part(self, rank: int) -> Path:
         return self.path.with_name(f"{self.path.stem}.{rank + 1}-of-{self.processes.world}{self.path.suffix}")
