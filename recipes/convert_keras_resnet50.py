@@ -7,9 +7,9 @@ The file has torchvision's names, with the classifier. What differs is made up f
 - kernels are (height, width, in, out); convolutions have biases, which become part of the means of the normalisation after them;
 - the normalisation adds 1e-3 to the variance, torchvision's 1e-5;
 - the image is BGR from 0 to 255 less a mean, torchvision's RGB from 0 to 1, normalised: the first layer is changed accordingly.
-What cannot be made up for: where a stage halves the map, Keras takes every other cell in the first 1x1 convolution of the block (as
-the paper of 2015 does), torchvision in the 3x3 convolution after it, which then sees its neighbours at half the distance they were
-at when it was learned, in three blocks of sixteen. `--check PHOTO...` says what either of the two sees in photos.
+What cannot be made up for: where a stage halves the map, Keras takes every other cell in the first 1x1 convolution of the block
+(as the paper of 2015 does), torchvision in the 3x3 convolution after it, which then sees its neighbours at half the distance that
+they had when it was learned, in three blocks of sixteen. `--check PHOTO...` says what either of the two sees in photos.
 """
 
 import json
@@ -26,7 +26,12 @@ from melm.model.backbones import build_backbone, load_weights
 from melm.model.trunks import resized
 
 STAGES = {"2": "layer1", "3": "layer2", "4": "layer3", "5": "layer4"}
-BRANCHES = {"2a": ("conv1", "bn1"), "2b": ("conv2", "bn2"), "2c": ("conv3", "bn3"), "1": ("downsample.0", "downsample.1")}
+BRANCHES = {
+    "2a": ("conv1", "bn1"),
+    "2b": ("conv2", "bn2"),
+    "2c": ("conv3", "bn3"),
+    "1": ("downsample.0", "downsample.1"),
+}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # torchvision's, RGB
 KERAS_MEAN = (123.68, 116.779, 103.939)  # RGB
 MORE_VARIANCE = 1e-3 - 1e-5

@@ -230,7 +230,9 @@ def test_the_file_of_a_trunk_that_learned_along(runtime, tmp_path):
 
 
 def test_the_file_of_a_network_that_learned_as_a_whole(learned, small_scenes, runtime, shared_cache, tmp_path):
-    config = RetrainConfig().with_(backbone="resnet18", weights="none", scales=(64, 80), epochs=1, positives=4, negatives=6)
+    config = RetrainConfig().with_(
+        backbone="resnet18", weights="none", scales=(64, 80), epochs=1, positives=4, negatives=6
+    )
     run = retrain(learned.run, small_scenes / "train-tags.csv", tmp_path / "run", config, device="cpu", workers=1)
     written = onnx_model.export_onnx(melm.load(run, device="cpu"), tmp_path / "it.onnx")
     assert written.card["branch"] == "fused" and written.card["student_scales"] == [64, 80]
