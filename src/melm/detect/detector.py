@@ -111,19 +111,23 @@ class Detector:
         found = suppressed(proposals.boxes, scores, self.classes, *size, self.overlap, settings.min_score, self.vote)
         return found.best(settings.max_boxes) if settings.max_boxes else found
 
-    def judged(self, outputs: Sequence[Output], proposals: Proposals) -> tuple[NDArray[np.float32], Proposals]:
-        """p(y, h) (N, K) of the branch that detects, mean over the views; and the proposals where it moves them."""
-        scores = np.mean([branch_scores(output, self.branch) for output in outputs], axis=0)
-        shifts = [shift for output in outputs if (shift := output.shift_of(self.branch)) is not None]
+    def judged(
+        self, outputs: Sequence[Output], proposals: Proposals, branch: str | None = None
+    ) -> tuple[NDArray[np.float32], Proposals]:
+        """p(y, h) (N, K) of a branch, or else of the one that detects, mean over the views; and the proposals where it moves
+        them."""
+        branch = branch or self.branch
+        scores = np.mean([branch_scores(output, branch) for output in outputs], axis=0)
+        shifts = [shift for output in outputs if (shift := output.shift_of(branch)) is not None]
         if not shifts:
             return scores, proposals
         shift = torch.stack(shifts).mean(dim=0).cpu()
         boxes = moved(torch.from_numpy(proposals.boxes), shift, proposals.width, proposals.height)
         return scores, replace(proposals, boxes=boxes.numpy())
 
-    def scores(self, pixels: Pixels, proposals: Proposals) -> NDArray[np.float32]:
+    def scores(self, pixels: Pixels, proposals: Proposals, branch: str | None = None) -> NDArray[np.float32]:
         """p(y, h) (N, K) of the proposals of an image."""
-        return self.judged(self.outputs(pixels, proposals), proposals)[0]
+        return self.judged(self.outputs(pixels, proposals), proposals, branch)[0]
 
     @torch.no_grad()
     def outputs(self, pixels: Pixels, proposals: Proposals, key: str | None = None) -> list[Output]:
