@@ -43,11 +43,12 @@ def test_proposal_by_proposal_by_hand():
         Proposals(np.array([box], np.float32), *np.zeros((2, 1), np.float32), 20, 20)
         for box in ([0, 0, 8, 8], [2, 0, 10, 8])
     ]
-    both, placed = together(list(zip(scores, found, strict=True)))
+    both, placed = together(list(zip(scores, found, strict=True)), [True, True])
     np.testing.assert_allclose(both, [[0.2, 0.2]], rtol=1e-6)  # the root of 0.04
     assert placed.boxes.tolist() == [[1, 0, 9, 8]]
+    assert together(list(zip(scores, found, strict=True)), [False, True])[1].boxes.tolist() == [[2, 0, 10, 8]]
     # a run that is ten times surer of everything changes no ranks
-    more, _ = together([(scores[0] * 10, found[0]), (scores[1], found[1])])
+    more, _ = together([(scores[0] * 10, found[0]), (scores[1], found[1])], [True, True])
     np.testing.assert_allclose(more, both * np.sqrt(10), rtol=1e-5)
 
 
@@ -66,13 +67,20 @@ def found_of(rows):
 def test_box_by_box_by_hand():
     one = found_of([([0, 0, 10, 10], 0.8, 0), ([50, 50, 60, 60], 0.4, 0), ([0, 0, 10, 10], 0.2, 1)])
     two = found_of([([0, 0, 10, 8], 0.4, 0), ([80, 0, 90, 10], 0.6, 0)])
-    result = fused([one, two], 2)
+    result = fused([one, two], [1, 1], 2)
     assert result.classes.tolist() == [0, 0, 0, 1]
     np.testing.assert_allclose(result.scores, [0.6, 0.3, 0.2, 0.1], rtol=1e-6)
     np.testing.assert_allclose(result.boxes[0], [0, 0, 10, (0.8 * 10 + 0.4 * 8) / 1.2], rtol=1e-6)
     np.testing.assert_allclose(result.boxes[1:], [[80, 0, 90, 10], [50, 50, 60, 60], [0, 0, 10, 10]])
-    alone = fused([one], 2)  # the other found no proposal at all
+    alone = fused([one], [1], 2)  # the other found no proposal at all
     np.testing.assert_allclose(alone.scores, [0.4, 0.2, 0.1], rtol=1e-6)
+
+
+def test_a_group_counts_by_how_many_are_in_it():
+    one, two = found_of([([0, 0, 10, 10], 0.9, 0)]), found_of([([0, 0, 10, 8], 0.3, 0)])
+    result = fused([one, two], [2, 1], 3)
+    np.testing.assert_allclose(result.scores, [(2 * 0.9 + 0.3) / 3], rtol=1e-6)
+    np.testing.assert_allclose(result.boxes, [[0, 0, 10, (2 * 0.9 * 10 + 0.3 * 8) / 2.1]], rtol=1e-6)
 
 
 CORNERS = st.tuples(st.floats(0, 60), st.floats(0, 60), st.floats(5, 40), st.floats(5, 40))
@@ -82,7 +90,7 @@ ROW = st.tuples(CORNERS.map(lambda c: [c[0], c[1], c[0] + c[2], c[1] + c[3]]), s
 @given(st.lists(st.lists(ROW, max_size=6), min_size=1, max_size=3))
 def test_nothing_is_lost_or_made_up(several):
     several = [found_of(rows) for rows in several]
-    result = fused(several, len(several))
+    result = fused(several, [1] * len(several), len(several))
     assert list(result.scores) == sorted(result.scores, reverse=True)
     for k in range(2):
         given = sum(float(one.scores[one.classes == k].sum()) for one in several) / len(several)
@@ -158,6 +166,27 @@ def test_measured_together(runs, small_scenes, shared_cache, command, count):
 
 
 def test_settings_hold_for_all(runs, small_scenes, shared_cache):
+    others = [load(runs[0], DetectSettings(nms=0.4), "cpu"), load(runs[1], device="cpu")]
+    with pytest.raises(UsageError, match="speaks with another nms"):
+        Ensemble(others)
     path = next((small_scenes / "test").glob("*.jpg"))
     settings = DetectSettings(max_boxes=5)
     assert len(Ensemble([load(run, settings, "cpu") for run in runs])(path)) <= 5
+    sure = DetectSettings(min_score=0.05)
+    assert (Ensemble([load(run, sure, "cpu") for run in runs])(path).scores >= 0.05).all()
+
+
+def test_the_order_does_not_matter(runs, small_scenes, shared_cache):
+    path = next((small_scenes / "test").glob("*.jpg"))
+    members = [load(run, device="cpu") for run in runs]
+    there, back = Ensemble(members)(path), Ensemble(members[::-1])(path)
+    np.testing.assert_allclose(there.scores, back.scores, rtol=1e-5)
+    np.testing.assert_allclose(there.boxes, back.boxes, atol=0.01)
+
+
+def test_given_proposals_serve_all(runs, small_scenes, shared_cache):
+    pixels = read_image(next((small_scenes / "test").glob("*.jpg")))
+    found = Ensemble([load(run, device="cpu") for run in runs])(pixels, compute_proposals(pixels, BOXES))
+    assert len(found)
+    with pytest.raises(ValueError, match="bytes of shape"):
+        Ensemble([load(run, device="cpu") for run in runs])(pixels.astype(float))

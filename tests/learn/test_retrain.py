@@ -386,7 +386,17 @@ def test_another_backbone_brings_its_own_settings():
     assert RetrainConfig().with_(backbone="vgg16").drop_after == 6
     assert RetrainConfig().with_(backbone="vgg16", folds=3, learning_rate=0.5).folds == 3
     assert not RetrainConfig().with_(backbone="lite0").whole and RetrainConfig().with_(backbone="lite0").folds == 2
-    for wrong in ({"backbone": "resnet5"}, {"ignore": 0.0}, {"box_weight": -1.0}, {"bins": -1}, {"scales": (3,)}):
+    for wrong in (
+        {"learning_rate": -1.0},
+        {"weight_decay": -1.0},
+        {"precision": "half"},
+        {"tail_share": -1.0},
+        {"backbone": "resnet5"},
+        {"ignore": 0.0},
+        {"box_weight": -1.0},
+        {"bins": -1},
+        {"scales": (3,)},
+    ):
         with pytest.raises(UsageError):
             RetrainConfig().with_(**wrong)
 
@@ -425,6 +435,43 @@ def test_one_kind_after_another(whole, taught, small_scenes, shared_cache, tmp_p
     assert load(other, device="cpu").students.config.backbone == "resnet18"
     with pytest.raises(UsageError, match=r"its students have scales = \(64, 80\)"):
         small_retrain(whole, small_scenes, tmp_path / "c", WHOLE.with_(scales=(64, 96)))
+
+
+def test_other_weights_under_a_run_that_goes_on_are_refused(learned, small_scenes, shared_cache, tmp_path):
+    file, config = tmp_path / "resnet18.pth", WHOLE.with_(weights=str(tmp_path / "resnet18.pth"))
+
+    def stop(epochs, network, strength):
+        raise KeyboardInterrupt
+
+    torch.save(build_backbone("resnet18").state_dict(), file)
+    with pytest.raises(KeyboardInterrupt):
+        small_retrain(learned.run, small_scenes, tmp_path / "run", config, after_epoch=stop)
+    torch.save(build_backbone("resnet18").state_dict(), file)
+    with pytest.raises(UsageError, match="student weights"):
+        small_retrain(learned.run, small_scenes, tmp_path / "run", config)
+
+
+def test_what_the_cpu_cannot_do_is_said_first(learned, small_scenes, tmp_path):
+    with pytest.raises(UsageError, match="on a CPU only fp32 runs"):
+        small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(precision="bf16"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_learned_from_before_are_remembered(taught, small_scenes, shared_cache, tmp_path):
+    """Those of a first round stay known when the second learns from others."""
+    before = load(taught, device="cpu").students.keys
+    source = Source(small_scenes / "train-tags.csv", limit=12)
+    again = retrain(taught, source, tmp_path / "run", CONFIG.with_(epochs=1), device="cpu", workers=1)
+    assert load(again, device="cpu").students.keys == before
+
+
+def test_a_run_of_an_earlier_version_says_so(taught, tmp_path):
+    run = shutil.copytree(taught, tmp_path / "run")
+    card = json.loads((run / "model.json").read_text())
+    del card["retrained"]["bins"]
+    (run / "model.json").write_text(json.dumps(card))
+    with pytest.raises(MelmError, match="retrained by an earlier version"):
+        load(run, device="cpu")
 
 
 def test_a_trunk_that_learned_along_teaches_a_whole_network(small_scenes, tmp_path):

@@ -59,7 +59,7 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
     recipe = options.pop("recipe")
     if recipe is not None:
         return _recipe(context, recipe, out, options)
-    from melm.learn.students import RetrainConfig
+    from melm.learn.students import IN_TWO_PARTS, RetrainConfig
     from melm.tags_to_boxes import REPORT, next_steps, tags_to_boxes
 
     exports = exports_of(options)
@@ -67,11 +67,13 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
     config, ready_made = config_for(options, taken(options, "epochs", "seed"), source)
     out = out or Path("runs") / place.absolute().stem
     again = options.pop("retrain")
-    if again and config.trunk != "frozen":
+    can = config.trunk == "frozen" and config.backbone in IN_TWO_PARTS
+    if again and not can:
         raise UsageError(
-            f"--retrain: only a frozen trunk can be retrained, and that of preset {config.preset} learns along"
+            f"--retrain: only the last stages of a frozen {' or '.join(IN_TWO_PARTS)} learn on here. Learn with --no-retrain, "
+            "then: melm retrain RUN DATA --backbone NAME --weights FILE"
         )
-    again = config.trunk == "frozen" if again is None else again
+    again = can if again is None else again
     labelled = tags_to_boxes(
         source,
         out,

@@ -18,7 +18,7 @@ from melm.learn.model_file import Learned, load_model
 from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import device_named
-from melm.learn.students import middle_scale
+from melm.learn.students import Verdicts, middle_scale
 from melm.model.melm import Output
 from melm.model.regression import moved
 from melm.model.trunks import FrozenTrunk, Pixels, mirrored
@@ -84,6 +84,11 @@ class Detector:
         return VOTE[self.config.trunk] if self.settings.vote is None else self.settings.vote
 
     @property
+    def moves(self) -> bool:
+        """Whether the branch that detects moves boxes."""
+        return self.students is not None and self.students.moves and self.branch in ("student", "fused")
+
+    @property
     def proposal_settings(self) -> ProposalSettings:
         """How proposals are made for an image that has none yet: as they were for learning."""
         settings = self.config.proposals
@@ -96,9 +101,7 @@ class Detector:
 
     def __call__(self, image: Pixels | Path | str, proposals: Proposals | None = None) -> Detections:
         """What is found in an upright RGB image (H, W, 3) or an image file."""
-        pixels = image if isinstance(image, np.ndarray) else read_image(Path(image))
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise ValueError(f"an image of {pixels.shape}, {pixels.dtype}; bytes of shape (H, W, 3) were expected")
+        pixels = pixels_of(image)
         if proposals is None:
             proposals = compute_proposals(pixels, self.proposal_settings)
         if not len(proposals):
@@ -134,13 +137,16 @@ class Detector:
         """What the network says in every view. `key` names the image by its content, where that is known: a student that learned
         from it is then not asked."""
         boxes = torch.from_numpy(proposals.boxes)
-        result = []
+        result: list[Output] = []
+        said: dict[bool, Verdicts] = {}  # students look at their own scales, whichever the view has
         for scale, flip in self.views():
             regions = self.network.trunk.look(pixels, boxes, scale, flip)
             output = forward(self.network, self.learned.strength, regions, proposals)
             if self.students is not None:
-                seen = self.students.inputs(self.network, mirrored(pixels) if flip else pixels)
-                output = self.students.judge(output, seen, proposals, key, flip)
+                if flip not in said:
+                    seen = self.students.inputs(self.network, mirrored(pixels) if flip else pixels)
+                    said[flip] = self.students.verdicts(seen, proposals, key, flip)
+                output = self.students.joined(output, said[flip])
             result.append(output)
         return result
 
@@ -153,6 +159,14 @@ class Detector:
         elif self.settings.views != "paper":
             scales = [middle_scale(self.config.scales)]
         return [(scale, flip) for scale in scales for flip in flips]
+
+
+def pixels_of(image: Pixels | Path | str) -> Pixels:
+    """An upright RGB image (H, W, 3), or one read from its file."""
+    pixels = image if isinstance(image, np.ndarray) else read_image(Path(image))
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+        raise ValueError(f"an image of {pixels.shape}, {pixels.dtype}; bytes of shape (H, W, 3) were expected")
+    return pixels
 
 
 def branch_scores(output: Output, branch: str) -> NDArray[np.float32]:

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melm.boxes import iou, ranked
-from melm.data.images import read_image
 from melm.detect.detections import Detections, no_detections
-from melm.detect.detector import Detector
+from melm.detect.detector import Detector, pixels_of, suppressed
 from melm.errors import UsageError
 from melm.model.trunks import Pixels
 from melm.proposals import Proposals, compute_proposals
 
 Judged = tuple[NDArray[np.float32], Proposals]  # scores (N, K), and the proposals where they were moved to
+SHARED = ("views", "nms", "vote", "min_score", "max_boxes")  # settings that all have alike
 FUSED_IOU = 0.5  # overlap from which boxes of a class are one object, seen by several
 
 
@@ -36,27 +36,45 @@ class Ensemble:
                     f"{other.learned.path}: its classes are {', '.join(other.classes)}; those of {first.learned.path} are "
                     f"{', '.join(first.classes)}. Only runs of the same classes, in the same order, speak together"
                 )
+            apart = [name for name in SHARED if getattr(other.settings, name) != getattr(first.settings, name)]
+            if apart:
+                raise UsageError(f"{other.learned.path}: speaks with another {apart[0]} than {first.learned.path}")
         self.classes, self.settings, self.branch = first.classes, first.settings, first.branch
 
-    def __call__(self, image: Pixels | Path | str) -> Detections:
-        pixels = image if isinstance(image, np.ndarray) else read_image(Path(image))
-        groups = grouped([member.proposal_settings for member in self.members])
+    def __call__(self, image: Pixels | Path | str, proposals: Proposals | None = None) -> Detections:
+        """What is found in an upright RGB image (H, W, 3) or an image file. Given `proposals` serve all of them."""
+        pixels = pixels_of(image)
+        groups = grouped([None if proposals is not None else member.proposal_settings for member in self.members])
         judged = []
         for group in groups:
-            found = compute_proposals(pixels, self.members[group[0]].proposal_settings)
+            members = [self.members[n] for n in group]
+            found = compute_proposals(pixels, members[0].proposal_settings) if proposals is None else proposals
             if len(found):
-                of_group = [self.members[n] for n in group]
-                judged.append(together([one.judged(one.outputs(pixels, found), found) for one in of_group]))
+                judged.append(
+                    (group, self.together(group, [m.judged(m.outputs(pixels, found), found) for m in members]))
+                )
         if not judged:
             return no_detections(self.classes, pixels.shape[1], pixels.shape[0])
-        return self.chosen(judged, len(groups))
+        return self.chosen(judged, groups)
 
-    def chosen(self, judged: Sequence[Judged], groups: int) -> Detections:
-        """What is left of the scores of each group of detectors, of so many in all (some may have found no proposal)."""
-        first, most = self.members[0], self.settings.max_boxes
-        found = [first.chosen(scores, proposals) for scores, proposals in judged]
-        result = found[0] if groups == 1 else fused(found, groups)
-        return result.best(most) if most else result
+    def together(self, group: Sequence[int], judged: Sequence[Judged]) -> Judged:
+        """What members that share proposals say of them. Where some of them move boxes, only these say where to."""
+        moves = [self.members[n].moves for n in group]
+        return together(judged, moves if any(moves) else [True] * len(group))
+
+    def chosen(self, judged: Sequence[tuple[Sequence[int], Judged]], groups: Sequence[Sequence[int]]) -> Detections:
+        """What is left of what each of `groups` said, those that found no proposal left out."""
+        found, settings = [], self.settings
+        for group, (scores, proposals) in judged:
+            members = [self.members[n] for n in group]
+            overlap, vote = max(m.overlap for m in members), max(m.vote for m in members)
+            size = proposals.width, proposals.height
+            found.append(suppressed(proposals.boxes, scores, self.classes, *size, overlap, 0.0, vote))
+        result = found[0]
+        if len(groups) > 1:
+            result = fused(found, [len(group) for group, _ in judged], len(self.members))
+        result = result.above(settings.min_score)
+        return result.best(settings.max_boxes) if settings.max_boxes else result
 
 
 def grouped(keys: Sequence[Any]) -> list[list[int]]:
@@ -67,41 +85,34 @@ def grouped(keys: Sequence[Any]) -> list[list[int]]:
     return list(groups.values())
 
 
-def together(judged: Sequence[Judged]) -> Judged:
+def together(judged: Sequence[Judged], moves: Sequence[bool]) -> Judged:
     """Of detectors that share proposals: the geometric mean of their scores, for which it does not matter that one is surer of
-    everything than another, and the mean of where they move the boxes."""
+    everything than another, and the mean of where those that move boxes put them."""
     logs = [np.log(np.maximum(scores, 1e-30)) for scores, _ in judged]
     scores = np.exp(np.stack(logs).mean(axis=0, dtype=np.float64)).astype(np.float32)
-    boxes = np.stack([found.boxes for _, found in judged]).mean(axis=0, dtype=np.float64).astype(np.float32)
-    return scores, replace(judged[0][1], boxes=boxes)
+    places = np.stack([found.boxes for (_, found), there in zip(judged, moves, strict=True) if there])
+    return scores, replace(judged[0][1], boxes=places.mean(axis=0, dtype=np.float64).astype(np.float32))
 
 
-def fused(found: Sequence[Detections], voices: int, overlap: float = FUSED_IOU) -> Detections:
-    """What `voices` detectors found on proposals of their own, by weighted boxes fusion (Solovyev et al. 2021): boxes of a class
-    that overlap become one at their mean by score, whose score is their mean too, 0 for every voice that is silent."""
+def fused(found: Sequence[Detections], counts: Sequence[int], voices: int, overlap: float = FUSED_IOU) -> Detections:
+    """What groups of detectors found on proposals of their own, by weighted boxes fusion (Solovyev et al. 2021): boxes of a class
+    that overlap become one at their mean by score, whose score is their mean too. A group counts by how many are in it; of
+    `voices` in all, those that are silent count as 0."""
     first = found[0]
-    voice = np.repeat(np.arange(len(found)), [len(one) for one in found])
+    group = np.repeat(np.arange(len(found)), [len(one) for one in found])
     boxes, scores, classes = (
         np.concatenate([getattr(one, name) for one in found]) for name in ("boxes", "scores", "classes")
     )
+    weights = np.maximum(scores.astype(np.float64), 1e-30) * np.asarray(counts, np.float64)[group]
     places, sure, kinds = [], [], []
     for k in range(len(first.names)):
         rows = np.flatnonzero(classes == k)
         rows = rows[ranked(boxes[rows], scores[rows])]
-        clusters: list[list[int]] = []
-        for row in rows:
-            heads = np.array([cluster[0] for cluster in clusters], np.intp)
-            free = np.array([voice[row] not in voice[cluster] for cluster in clusters], bool)
-            near = iou(boxes[[row]], boxes[heads])[0] if len(heads) else np.zeros(0)
-            near = np.where(free, near, 0.0)
-            if len(near) and near.max() >= overlap:
-                clusters[int(near.argmax())].append(int(row))
-            else:
-                clusters.append([int(row)])
-        for cluster in clusters:
-            weight = np.maximum(scores[cluster].astype(np.float64), 1e-30)
-            places.append((weight[:, None] * boxes[cluster]).sum(axis=0) / weight.sum())
-            sure.append(scores[cluster].sum(dtype=np.float64) / voices)
+        cluster = clusters(iou(boxes[rows], boxes[rows]), group[rows], len(found), overlap)
+        for number in range(cluster.max() + 1 if len(cluster) else 0):
+            of = rows[cluster == number]
+            places.append((weights[of, None] * boxes[of]).sum(axis=0) / weights[of].sum())
+            sure.append(weights[of].sum() / voices)
             kinds.append(k)
     result = Detections(
         np.array(places, np.float32).reshape(-1, 4),
@@ -112,3 +123,18 @@ def fused(found: Sequence[Detections], voices: int, overlap: float = FUSED_IOU) 
         first.height,
     )
     return result[ranked(result.boxes, result.scores)]
+
+
+def clusters(near: NDArray[np.float64], group: NDArray[np.intp], groups: int, overlap: float) -> NDArray[np.intp]:
+    """(n,) to which object each of n boxes belongs, best first: that whose first box it overlaps most, of those that its group
+    has not seen yet; or a new one. `near` (n, n) are the overlaps."""
+    result = np.zeros(len(near), np.intp)
+    heads: list[int] = []
+    seen = np.zeros((len(near), groups), bool)  # objects, by group
+    for row in range(len(near)):
+        free = np.where(seen[: len(heads), group[row]], 0.0, near[row, heads])
+        result[row] = free.argmax() if len(heads) and free.max() >= overlap else len(heads)
+        if result[row] == len(heads):
+            heads.append(row)
+        seen[result[row], group[row]] = True
+    return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from melm.data.images import read_image
 from melm.data.records import TaggedImage
 from melm.detect.detections import Detections, no_detections
 from melm.detect.detector import Detector, presence
-from melm.detect.ensemble import Ensemble, grouped, together
+from melm.detect.ensemble import Ensemble, grouped
 from melm.detect.results import ResultsFile
 from melm.errors import MelmError
 from melm.learn.map_store import MapStore
@@ -88,6 +88,13 @@ class Looking:
         return proposals
 
     @property
+    def at_once(self) -> bool:
+        """Whether several images may be looked at at once, a core each: where little is computed of each. A whole network takes
+        much memory, and its pooling has threads of its own."""
+        students = self.detector.students
+        return self.regions is not None and not (students and students.config.whole)
+
+    @property
     def device(self) -> torch.device:
         return next(self.detector.network.parameters()).device
 
@@ -98,13 +105,18 @@ class Looking:
 
     def sight(self, key: str, path: Path) -> Sight:
         """What is seen in an image that has proposals."""
-        detector = self.detector
-        if not len(found := self.found(key, path)):
-            return nothing_seen(detector.classes, found)
+        judged = self.judged(key, path)
+        if judged is None:
+            return nothing_seen(self.detector.classes, self.found(key, path))
+        scores, placed, of_image = judged
+        return Sight(self.detector.chosen(scores, placed), of_image, scores, placed)
+
+    def judged(self, key: str, path: Path) -> tuple[NDArray[np.float32], Proposals, NDArray[np.float64]] | None:
+        """Scores (N, K) of the proposals, where these are moved to, and P(y) (K,); None where there is no proposal."""
+        if not len(self.found(key, path)):
+            return None
         outputs, found = self.outputs(key, path)
-        scores, placed = detector.judged(outputs, found)
-        of_image = np.mean([presence(output) for output in outputs], axis=0)
-        return Sight(detector.chosen(scores, placed), of_image, scores, placed)
+        return *self.detector.judged(outputs, found), np.mean([presence(output) for output in outputs], axis=0)
 
     def about(self) -> dict[str, Any]:
         """What must be the same for results to go into one file."""
@@ -131,6 +143,10 @@ class LookingTogether:
         self.groups = grouped([looking.proposals.settings for looking in self.each])
 
     @property
+    def at_once(self) -> bool:
+        return all(looking.at_once for looking in self.each)
+
+    @property
     def device(self) -> torch.device:
         return self.each[0].device
 
@@ -139,17 +155,17 @@ class LookingTogether:
         return [self.each[group[0]].proposals for group in self.groups]
 
     def sight(self, key: str, path: Path) -> Sight:
-        ensemble, of_groups = self.detector, []
-        seen = [looking.sight(key, path) for looking in self.each]
+        ensemble, of_groups, of_image = self.detector, [], []
         for group in self.groups:
-            judged = [(s.scores, s.proposals) for n in group if (s := seen[n]).scores is not None and s.proposals]
-            if judged:
-                of_groups.append(together(judged))  # type: ignore[arg-type]
-        of_image = np.mean([one.presence for one in seen], axis=0)
+            judged = [one for n in group if (one := self.each[n].judged(key, path)) is not None]
+            if judged:  # all of them, as they share proposals
+                of_groups.append((group, ensemble.together(group, [(scores, placed) for scores, placed, _ in judged])))
+                of_image += [one for _, _, one in judged]
         if not of_groups:
-            return replace(seen[0], presence=of_image)
-        alone = of_groups[0] if len(of_groups) == len(self.groups) == 1 else (None, None)
-        return Sight(ensemble.chosen(of_groups, len(self.groups)), of_image, *alone)
+            return nothing_seen(ensemble.classes, self.each[0].found(key, path))
+        present = np.sum(of_image, axis=0) / len(self.each)
+        alone = of_groups[0][1] if len(self.groups) == 1 else (None, None)
+        return Sight(ensemble.chosen(of_groups, self.groups), present, *alone)
 
     def about(self) -> dict[str, Any]:
         return {"ensemble": [looking.about() for looking in self.each]}

@@ -44,6 +44,10 @@ def load_model(path: Path) -> Learned:
     restore(network.tensors(), tensors, "", path / "model.json")
     students = None
     if card.get("retrained"):
+        if "bins" not in card["retrained"]:
+            raise MelmError(
+                f"{path}: retrained by an earlier version of melm. Run its `melm retrain` again, with another --out"
+            )
         try:
             settings = RetrainConfig.from_dict(card["retrained"])
             own = default_branch(config)

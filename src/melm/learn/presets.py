@@ -58,15 +58,11 @@ class LearnConfig:
         one_of("method", self.method, METHODS)
         one_of("backbone", self.backbone, BACKBONES)
         one_of("trunk", self.trunk, TRUNKS)
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
-        one_of("precision", self.precision, ("fp32", "bf16", "fp16"))
+        check_learning(self)
         if self.boxes_a_step and self.settings.feedback == "previous":
             raise UsageError("feedback = previous needs the same boxes in every step: set boxes_a_step to 0")
-        for name in ("learning_rate", "normal_size"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise UsageError(f"{name} is {getattr(self, name)}; a number above 0 was expected")
-        if not (0 <= self.dropout < 1 and 0 <= self.momentum < 1 and 0 <= self.weight_decay < float("inf")):
-            raise UsageError("dropout and momentum are from 0 to below 1, weight_decay is at least 0")
+        if not 0 < self.normal_size < float("inf"):
+            raise UsageError(f"normal_size is {self.normal_size}; a number above 0 was expected")
         check_scales(self.scales)
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,6 +97,16 @@ class LearnConfig:
     def remembers(self) -> bool:
         """Whether the objectness of an image's last look is kept for its next."""
         return self.settings.feedback == "previous"
+
+
+def check_learning(config: Any) -> None:
+    """Refuses what nothing can learn with."""
+    one_of("optimizer", config.optimizer, OPTIMIZERS)
+    one_of("precision", config.precision, ("fp32", "bf16", "fp16"))
+    if not 0 < config.learning_rate < float("inf"):
+        raise UsageError(f"learning_rate is {config.learning_rate}; a number above 0 was expected")
+    if not (0 <= config.dropout < 1 and 0 <= config.momentum < 1 and 0 <= config.weight_decay < float("inf")):
+        raise UsageError("dropout and momentum are from 0 to below 1, weight_decay is at least 0")
 
 
 def check_scales(scales: object) -> None:

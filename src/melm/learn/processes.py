@@ -47,6 +47,11 @@ class Processes:
         """Progress, which only the first process shows."""
         return Steps(name, total, None if self.first else io.StringIO(), done)
 
+    def check_precision(self, precision: str) -> None:
+        """Refuses what this device cannot do in reasonable time."""
+        if precision != "fp32" and self.device.type == "cpu":
+            raise UsageError(f"--precision {precision}: on a CPU only fp32 runs (others are many times slower there)")
+
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module, with gradients averaged over all processes."""
         if self.world == 1:

@@ -60,6 +60,7 @@ def retrain(
     goes_on = _check_kind(teacher, config)
     with joined(device) as processes:
         say = say if processes.first else lambda text: None
+        processes.check_precision(config.precision)
         images = read_tags(source)
         _same_classes(images, teacher)
         check_tags(images)
@@ -72,7 +73,8 @@ def retrain(
         students = Students(teacher.network, config, len(teacher.classes), own)
         about_weights = _start(students, teacher if goes_on else None, say)
         ready = prepare(images, teacher.config, processes, workers, proposals_file, skip_bad)
-        students.keys = frozenset(ready.keys)
+        before = teacher.students.keys if goes_on and teacher.students else frozenset()
+        students.keys = before | frozenset(ready.keys)
         folder = RunFolder(Path(out))
         about = {**_about(teacher, config, ready, source, processes), "student_weights": about_weights}
         processes.first_does(lambda: folder.open(about, overwrite))
@@ -124,6 +126,8 @@ def _start(students: Students, teacher: Learned | None, say: Callable[[str], Non
     """Gives students the weights they start from, and says which: those of a run that is retrained again, or of a file."""
     config = students.config
     if teacher is not None and teacher.students is not None:
+        if config.weights not in ("package", "none"):
+            raise UsageError(f"{teacher.path}: its students go on with what they learned, so --weights have no use")
         students.load_state_dict(teacher.students.state_dict())
         for mine, before in zip(students.students, teacher.students.students, strict=True):
             if isinstance(mine, FastRCNN) and isinstance(before, FastRCNN):
@@ -134,7 +138,8 @@ def _start(students: Students, teacher: Learned | None, say: Callable[[str], Non
             loaded = load_weights(student.backbone, config.weights, config.weights_sha256 or None)
             if student is students.students[0]:
                 say(loaded.summary())
-    named = [p for student in students.students if isinstance(student, FastRCNN) for p in student.backbone.parameters()]
+    whole = [student.backbone for student in students.students if isinstance(student, FastRCNN)]
+    named = [t for backbone in whole for t in (*backbone.parameters(), *backbone.buffers())]
     return tensors_digest(named) if named else "those of the run"
 
 

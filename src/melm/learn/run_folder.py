@@ -31,6 +31,7 @@ DECIDES = (
     "device",
     "retrained",
     "teacher",
+    "student_weights",
 )  # what may not change between two starts
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from melm.config import check_fields
 from melm.errors import UsageError, one_of
 from melm.learn.network import Network
-from melm.learn.presets import OPTIMIZERS, check_scales
+from melm.learn.presets import check_learning, check_scales
 from melm.model.backbones import BACKBONES, build_backbone
 from melm.model.melm import Output
 from melm.model.regression import mirrored_shift
@@ -22,6 +22,7 @@ from melm.model.student import FastRCNN, Student, at_scales, by_scale
 from melm.model.trunks import FrozenTrunk, Pixels, mirrored_boxes, resized
 from melm.proposals import Proposals
 
+Verdicts = tuple[Tensor, Tensor]
 IN_TWO_PARTS = ("lite0", "lite2")  # networks of which only the last stages learn, on stored maps of the first
 # Where a network learns as a whole: Fast R-CNN's own way. It speaks alone, as in the paper, and there is one of it.
 WHOLE: dict[str, Any] = {
@@ -88,8 +89,10 @@ class RetrainConfig:
         least = {"folds": 1, "epochs": 1, "accumulate": 1, "positives": 1, "negatives": 2, "hidden": 1, "seed": 0}
         check_fields(self, {**least, "bins": 0})
         one_of("backbone", self.backbone, ("own", *BACKBONES))
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        check_learning(self)
         check_scales(self.scales)
+        if not 0 <= self.tail_share < float("inf"):
+            raise UsageError(f"tail_share is {self.tail_share}; 0 or more was expected")
         if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1 and 0 <= self.vote <= 1):
             raise UsageError("alike is above 0 and at most 1, apart_iou and vote from 0 to 1")
         if not 0 < self.ignore <= 1:
@@ -188,18 +191,17 @@ class Students(nn.Module):
         number = torch.full((len(boxes),), scales.index(middle_scale(scales)))
         return at_scales(boxes, number, scales, width, height)
 
+    def judge(self, output: Output, seen: Sequence[Tensor | None], found: Proposals, key: str | None = None) -> Output:
+        """The same output with what the students say of the proposals, and what they and their teacher say together."""
+        return self.joined(output, self.verdicts(seen, found, key))
+
     @torch.no_grad()
-    def judge(
-        self,
-        output: Output,
-        seen: Sequence[Tensor | None],
-        found: Proposals,
-        key: str | None = None,
-        flip: bool = False,
-    ) -> Output:
-        """The same output with what the students say of the proposals, and what they and their teacher say together. `seen` are
-        their `inputs`, of the mirrored image for `flip`."""
-        device = output.log_prob.device
+    def verdicts(
+        self, seen: Sequence[Tensor | None], found: Proposals, key: str | None = None, flip: bool = False
+    ) -> Verdicts:
+        """What the students say of the proposals: log p (N, K+1), and how they move, (N, 4). `seen` are their `inputs`, of the
+        mirrored image for `flip`."""
+        device = next(self.parameters()).device
         boxes = torch.from_numpy(found.boxes)
         boxes = mirrored_boxes(boxes, found.width) if flip else boxes
         there, rows = self.divided(boxes, found.width, found.height)
@@ -209,7 +211,11 @@ class Students(nn.Module):
         student, shift = torch.empty_like(prob), torch.empty(len(boxes), 4, device=device)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
         shift[rows.to(device)] = torch.stack([one.shift for one in said]).mean(dim=0)
-        shift = mirrored_shift(shift) if flip else shift
+        return student, mirrored_shift(shift) if flip else shift
+
+    def joined(self, output: Output, verdicts: Verdicts) -> Output:
+        """What a run says together with its students."""
+        student, shift = verdicts
         return replace(output, student=student, fused=self.fused(student, output), shift=shift if self.moves else None)
 
     def fused(self, student: Tensor, output: Output) -> Tensor:

@@ -155,10 +155,7 @@ def save_model(run: RunFolder, learner: Learner, about: Mapping[str, Any]) -> No
 
 
 def _check_device(config: LearnConfig, processes: Processes) -> None:
-    if config.precision != "fp32" and processes.device.type == "cpu":
-        raise UsageError(
-            f"--precision {config.precision}: on a CPU only fp32 runs (others are many times slower there)"
-        )
+    processes.check_precision(config.precision)
     if config.settings.feedback == "previous" and processes.world > 1:
         raise UsageError("feedback = previous keeps each image's last scores in one process; run it without torchrun")
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def look_at(
         return seen
 
     found: dict[int, SeenImage] = {}
-    with a_thread_each(looking.device) as threads:
+    with a_thread_each(looking.device) if looking.at_once else nullcontext(1) as threads:
         for (number, _), seen in in_threads(look, numbered, threads):
             found[number] = seen
             advance()

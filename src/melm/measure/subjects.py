@@ -51,7 +51,11 @@ def subject_of_run(
     detector = detector_of(run, settings, device)
     seen, keys = looked_at(detector, run, name, truth, images, ready_made, workers)
     card, config = detector.learned.card, detector.config
-    alike = {key: card.get(key) for key in DECIDES} | {"config": {**config.as_dict(), "seed": None}, "teacher": None}
+    alike = {key: card.get(key) for key in DECIDES} | {
+        "config": {**config.as_dict(), "seed": None},
+        "teacher": None,
+        "student_weights": None,
+    }
     if alike["retrained"]:
         alike["retrained"] = {**alike["retrained"], "seed": None}
     return Subject(
