@@ -47,13 +47,13 @@ def small_config(method="MELM", **changes):
     return learn_config("fast", method, {**SMALL, **changes})
 
 
-def small_train(data, out, method="MELM", config=None, **options):
+def small_train(data, out, method="MELM", config=None, threads=1, **options):
     """Learns from DATA (a path or a Source) in this process. What is not an option of `train` is a setting."""
     of_train = ("overwrite", "skip_bad", "basis", "after_epoch", "say", "proposals_file")
     given = {name: options.pop(name) for name in of_train if name in options}
     source = data if isinstance(data, Source) else Source(Path(data))
     before = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums in one order, as in the processes of `alone`
+    torch.set_num_threads(threads)  # one: sums in one order, as in the processes of `alone`
     try:
         return train(source, out, config or small_config(method, **options), device="cpu", workers=1, **given)
     finally:

@@ -35,8 +35,8 @@ from melm.proposals import compute_proposals, make_proposals
 CONFIG = RetrainConfig(scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=2, drop_after=1, accumulate=2)
 
 
-def small_retrain(run, scenes, out, config=CONFIG, **options):
-    torch.set_num_threads(1)
+def small_retrain(run, scenes, out, config=CONFIG, threads=1, **options):
+    torch.set_num_threads(threads)
     return retrain(run, scenes / "train-tags.csv", out, config, device="cpu", workers=1, **options)
 
 
@@ -298,6 +298,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(learned, taught, small_scenes,
     assert not (tmp_path / "run" / "model.json").exists()
     small_retrain(learned.run, small_scenes, tmp_path / "run")
     assert weights_of(tmp_path / "run") == weights_of(taught)
+
+
+def test_images_side_by_side_give_the_same_weights(learned, taught, small_scenes, shared_cache, tmp_path):
+    """In steps where all images are of one fold, too: the other student has nothing to learn then."""
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", threads=2)
+    assert weights_of(run) == weights_of(taught)
 
 
 def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_cache, tmp_path):

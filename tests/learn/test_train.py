@@ -28,6 +28,13 @@ def test_the_same_seed_gives_the_same_weights_and_figures(small_scenes, learned,
     assert log_of(again) == log_of(learned.run)
 
 
+def test_images_side_by_side_give_the_same_weights_and_figures(small_scenes, learned, shared_cache, tmp_path):
+    """A thread for each image of a step: what each drops, and the order their gradients are added in, stays."""
+    run = small_train(small_scenes / "train-tags.csv", tmp_path / "run", threads=2)
+    assert weights_of(run) == weights_of(learned.run)
+    assert log_of(run) == log_of(learned.run)
+
+
 def test_another_seed_gives_others(small_scenes, tmp_path):
     """Another random trunk, other layers, another order."""
     changes = {"backbone": "resnet18", "epochs": 1}

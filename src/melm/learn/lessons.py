@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -182,6 +183,10 @@ class StudentStep(nn.Module):
         super().__init__()
         self.network = students
 
+    @property
+    def at_once(self) -> bool:
+        return not self.network.config.whole
+
     def parts(self) -> dict[str, list[nn.Parameter]]:
         return {"tail": self._tail()}
 
@@ -203,8 +208,7 @@ class StudentStep(nn.Module):
                 losses.append(torch.stack(student_loss(student(lesson.seen, lesson.boxes), lesson)))
         classes, boxes = torch.stack(losses).mean(dim=0)
         loss = classes + config.box_weight * boxes
-        if config.folds > 1:
-            # every weight has a gradient whichever fold it is, so that the optimizer's steps are those of many processes
+        if config.folds > 1 and dist.is_initialized():  # every weight has to have a gradient whichever fold it is
             loss = loss + 0.0 * torch.stack([p.sum() for p in self.parameters() if p.requires_grad]).sum()
         return loss, [figure.detach() for figure in (loss, classes, boxes)], None
 

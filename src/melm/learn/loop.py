@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,12 @@ from melm.learn.checkpoint import Position, load_pair, optimizer_tensors, restor
 from melm.learn.items import Item, prepared
 from melm.learn.network import Network
 from melm.learn.presets import LearnConfig
-from melm.learn.processes import Processes
+from melm.learn.processes import Processes, a_thread_each
 from melm.learn.run_folder import RunFolder
 from melm.model.cliques import NotFinite
+from melm.model.dropout import seeded
 from melm.model.melm import Losses, MinEntropyLoss
+from melm.model.trunks import FrozenTrunk
 
 SAVE_EVERY = 60.0  # seconds
 AFTER_EPOCH = Callable[[int, Network, float], dict[str, float] | None]  # epochs done, network, r: figures for the log
@@ -37,6 +40,11 @@ class Step(nn.Module):
         super().__init__()
         self.network = network
         self.loss = MinEntropyLoss(config.settings)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the images of a step may be worked on at once, a core each: where little is computed of each."""
+        return isinstance(self.network.trunk, FrozenTrunk)
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """What the log tells the gradient of."""
@@ -66,7 +74,7 @@ class Step(nn.Module):
 class Learner:
     """Everything a run changes while it learns, and how it is put away and taken up again."""
 
-    step: Any  # `Step`, or another module with its figures, parts and rates
+    step: Any  # `Step`, or another module with its figures, parts, rates and at_once
     config: Any  # `LearnConfig`, or another that has its rate and strength
     items: Any  # `Items`, or others with its order, load and images
     processes: Processes
@@ -133,28 +141,30 @@ def learn(learner: Learner, after_epoch: AFTER_EPOCH | None, on_log: Callable[[d
                 group["lr"] = config.rate(epoch) * group["share"]
             learner.network.train()
             order = items.order(epoch)
-            for step, mine in _shares(learner, order, batch, epoch):
-                figures = one_step(learner, step_of, mine, len(order[step * batch : (step + 1) * batch]), strength)
-                for name, value in figures.items():
-                    position.sums[name] = position.sums.get(name, 0.0) + value
-                position.step = step + 1
-                save_now = processes.first and time.monotonic() - saved >= SAVE_EVERY
-                if processes.first:
-                    record: dict[str, Any] = {
-                        "epoch": epoch,
-                        "step": step,
-                        "rate": config.rate(epoch),
-                        "strength": strength,
-                        **figures,
-                    }
-                    position.log_bytes = learner.run.log(record)
-                    on_log(record)
-                if save_now and step + 1 < steps:
-                    position.seconds = spent + time.monotonic() - started
-                    before = time.monotonic()
-                    learner.save()
-                    saved = time.monotonic() + 20 * (time.monotonic() - before)  # large models are saved less often
-                progress.advance(note=_note(epoch, config.epochs, position))
+            with _side_by_side(learner) as pool:
+                for step, mine in _shares(learner, order, batch, epoch):
+                    images = len(order[step * batch : (step + 1) * batch])
+                    figures = one_step(learner, step_of, mine, images, strength, pool)
+                    for name, value in figures.items():
+                        position.sums[name] = position.sums.get(name, 0.0) + value
+                    position.step = step + 1
+                    save_now = processes.first and time.monotonic() - saved >= SAVE_EVERY
+                    if processes.first:
+                        record: dict[str, Any] = {
+                            "epoch": epoch,
+                            "step": step,
+                            "rate": config.rate(epoch),
+                            "strength": strength,
+                            **figures,
+                        }
+                        position.log_bytes = learner.run.log(record)
+                        on_log(record)
+                    if save_now and step + 1 < steps:
+                        position.seconds = spent + time.monotonic() - started
+                        before = time.monotonic()
+                        learner.save()
+                        saved = time.monotonic() + 20 * (time.monotonic() - before)  # large models are saved less often
+                    progress.advance(note=_note(epoch, config.epochs, position))
             record = {"epoch": epoch, "mean": {k: v / steps for k, v in position.sums.items()}}
             learner.network.eval()
             if after_epoch is not None and processes.first:
@@ -187,31 +197,49 @@ def _shares(learner: Learner, order: list[int], batch: int, epoch: int) -> Itera
         yield step, [(place, next(coming)) for place in own]
 
 
+@contextmanager
+def _side_by_side(learner: Learner) -> Iterator[ThreadPoolExecutor | None]:
+    """Threads that work on the images of a step at once, a core each; None where they come one after another."""
+    several = learner.processes.world == 1 and learner.config.accumulate > 1 and learner.step.at_once
+    with a_thread_each(learner.processes.device, learner.config.accumulate) if several else nullcontext(1) as threads:
+        if threads == 1:
+            yield None
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="melm-step") as pool:
+            yield pool
+
+
 def one_step(
-    learner: Learner, step_of: nn.Module, mine: Iterable[tuple[int, Item]], images: int, strength: float
+    learner: Learner,
+    step_of: nn.Module,
+    mine: Iterable[tuple[int, Item]],
+    images: int,
+    strength: float,
+    pool: ThreadPoolExecutor | None = None,
 ) -> dict[str, float]:
     """Forward and back for this process's images, then one change of the weights; mean figures over all images of the step."""
-    config, processes, position = learner.config, learner.processes, learner.position
+    config, processes = learner.config, learner.processes
     mine = list(mine)
+    weights = [p for p in learner.step.parameters() if p.requires_grad]
+    looked: Iterable[_Looked]
+    if pool is None:
+        looked = (
+            _look(learner, step_of, place, item, images, strength, turn == len(mine) - 1)
+            for turn, (place, item) in enumerate(mine)
+        )
+    else:
+        looked = pool.map(lambda one: _look(learner, step_of, one[0], one[1], images, strength, weights=weights), mine)
     sums = torch.zeros(len(learner.step.figures), dtype=torch.float64)
-    for turn, (place, item) in enumerate(mine):
-        counts = place >= 0
-        torch.manual_seed(_seed(config.seed, position.epoch, place))  # of dropout: the same whichever process it is
-        alone = isinstance(step_of, DistributedDataParallel) and turn < len(mine) - 1
-        with step_of.no_sync() if alone else nullcontext(), _autocast(config, processes):  # type: ignore[operator]
-            try:
-                before = learner.previous.get(item.index)
-                total, of_image, objectness = step_of(item.to(processes.device), strength, before)
-            except NotFinite:
-                raise _not_finite(learner, _paths(learner, [item]), "a score") from None
-            loss = total * (processes.world / images if counts else 0.0)  # DDP takes the mean over processes
-        if not math.isfinite(float(total.detach())) and processes.world == 1:
-            raise _not_finite(learner, _paths(learner, [item]), "the loss")
-        learner.scaler.scale(loss).backward()
-        if counts:
+    for (place, item), (of_image, objectness, gradients) in zip(mine, looked, strict=True):
+        if gradients is not None:  # in the order of the images, whichever was ready first
+            _add(weights, gradients)
+        if place >= 0:
             sums += torch.stack([value.double().cpu() for value in of_image]) / images
         if objectness is not None and config.remembers:
             learner.previous[item.index] = objectness.cpu()
+    for weight in weights:
+        if weight.grad is None:  # of a student whose images none of these were: its step is that of many processes
+            weight.grad = torch.zeros_like(weight)
     sums = processes.total(sums.to(processes.device)).cpu()
     figures = dict(zip(learner.step.figures, sums.tolist(), strict=True))
     learner.scaler.unscale_(learner.optimizer)
@@ -226,6 +254,46 @@ def one_step(
     learner.scaler.update()
     learner.optimizer.zero_grad(set_to_none=True)
     return figures
+
+
+_Looked = tuple[list[Tensor], Tensor | None, Sequence[Tensor | None] | None]
+
+
+def _look(
+    learner: Learner,
+    step_of: nn.Module,
+    place: int,
+    item: Item,
+    images: int,
+    strength: float,
+    last: bool = True,
+    weights: Sequence[nn.Parameter] | None = None,
+) -> _Looked:
+    """Forward and back for one image: its figures, its objectness, and its gradient by `weights`; without them it is added to
+    that of the images before it."""
+    config, processes, counts = learner.config, learner.processes, place >= 0
+    alone = isinstance(step_of, DistributedDataParallel) and not last
+    # of dropout: the same whichever process and thread it is
+    with seeded(_seed(config.seed, learner.position.epoch, place), everywhere=weights is None):
+        with step_of.no_sync() if alone else nullcontext(), _autocast(config, processes):  # type: ignore[operator]
+            try:
+                before = learner.previous.get(item.index)
+                total, of_image, objectness = step_of(item.to(processes.device), strength, before)
+            except NotFinite:
+                raise _not_finite(learner, _paths(learner, [item]), "a score") from None
+            loss = total * (processes.world / images if counts else 0.0)  # DDP takes the mean over processes
+        if not math.isfinite(float(total.detach())) and processes.world == 1:
+            raise _not_finite(learner, _paths(learner, [item]), "the loss")
+        if weights is not None:
+            return of_image, objectness, torch.autograd.grad(learner.scaler.scale(loss), weights, allow_unused=True)
+        learner.scaler.scale(loss).backward()
+    return of_image, objectness, None
+
+
+def _add(weights: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
+    for weight, gradient in zip(weights, gradients, strict=True):
+        if gradient is not None:  # anew: several weights may have been given the same one
+            weight.grad = gradient.contiguous() if weight.grad is None else weight.grad + gradient
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> float:

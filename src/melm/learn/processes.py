@@ -103,16 +103,18 @@ class Processes:
 
 
 @contextmanager
-def a_thread_each(device: torch.device) -> Iterator[int]:
+def a_thread_each(device: torch.device, most: int | None = None) -> Iterator[int]:
     """How many images to read at once: on a CPU as many as PyTorch has threads, each with one of them, for threads that share
-    the work of one image wait for each other at every layer. On a GPU one."""
+    the work of one image wait for each other at every layer. On a GPU one. Where there are at `most` fewer images than threads,
+    each has several."""
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         yield 1
         return
-    torch.set_num_threads(1)
+    at_once = min(threads, most or threads)
+    torch.set_num_threads(threads // at_once)
     try:
-        yield threads
+        yield at_once
     finally:
         torch.set_num_threads(threads)
 

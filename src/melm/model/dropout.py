@@ -3,16 +3,37 @@ of a step of the `fast` preset (2,000 boxes, three regions, two layers of 512)."
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numba
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_own = threading.local()  # the random state of a thread that has one
+
+
+@contextmanager
+def seeded(seed: int, everywhere: bool) -> Iterator[None]:
+    """What is dropped in here depends on the seed alone, in this thread. `everywhere`: that of all layers which draw, by
+    PyTorch's own random state, of which there is one for all threads."""
+    if everywhere:
+        torch.manual_seed(seed)
+        yield
+        return
+    _own.random = torch.Generator().manual_seed(seed)
+    try:
+        yield
+    finally:
+        _own.random = None
+
 
 class RectifiedDropout(nn.Module):
     """As `nn.ReLU` and `nn.Dropout` after it, with the share of values dropped rounded to a 256th. Seeded by PyTorch's own
-    random state."""
+    random state, or by `seeded`."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -33,7 +54,7 @@ class _Kept(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, dropped):  # type: ignore[no-untyped-def]
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), generator=getattr(_own, "random", None)))
         drawn = np.frombuffer(np.random.Generator(np.random.SFC64(seed)).bytes(x.numel()), np.uint8)
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
         ctx.scale = 256 / (256 - dropped)
