@@ -73,9 +73,8 @@ def lessons_of(network: Network, config: RetrainConfig, random: np.random.Genera
             maps = trunk.stem_maps(pixels, config.scales)
         seen = [map if len(some) else None for map, some in zip(maps, there, strict=True)]
         target = torch.from_numpy(random.integers(0, CLASSES + 1, len(wanted)))
-        made.append(
-            Lesson(index, index % 2, seen, there, target, torch.zeros(len(wanted), 4), torch.ones(len(wanted)) / 96)
-        )
+        rest = torch.zeros(len(wanted), 4), torch.ones(len(wanted)) / 96, torch.ones(CLASSES)
+        made.append(Lesson(index, index % 2, seen, there, target, *rest))
     return made
 
 

@@ -1,6 +1,7 @@
 """Retraining: students of folds, taught what a run has found, resumed exactly, never asked about an image they learned from."""
 
 import json
+import math
 import shutil
 
 import numpy as np
@@ -19,7 +20,7 @@ from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
 from melm.errors import MelmError, UsageError
 from melm.learn.data import Ready
-from melm.learn.lessons import Lessons, StudentStep, inside, scales_of_step, some
+from melm.learn.lessons import Lesson, Lessons, StudentStep, inside, scales_of_step, some, student_loss
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, objects_of_tag
 from melm.learn.pseudo_objects import kept as kept_objects
@@ -28,7 +29,7 @@ from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.regression import moved
-from melm.model.student import by_scale
+from melm.model.student import Said, by_scale
 from melm.model.trunks import mirrored_boxes
 from melm.proposals import compute_proposals, make_proposals
 
@@ -209,8 +210,19 @@ def test_no_student_learns_from_its_own_fold(taught, small_scenes, shared_cache)
         students.zero_grad(set_to_none=True)
         step(lesson, 0.0, None)[0].backward()
         for fold, student in enumerate(students.students):
-            moves = [bool(parameter.grad.any()) for parameter in student.parameters()]
+            moves = [p.grad is not None and bool(p.grad.any()) for p in student.parameters()]
             assert any(moves) if fold != lesson.fold else not any(moves)
+
+
+def test_students_are_not_taught_that_an_unknown_class_is_not_there():
+    """Three classes and background, even odds: a box is one of four; one of three where a class is unknown."""
+    said = Said(torch.zeros(1, 4).log_softmax(dim=1).requires_grad_(), torch.zeros(1, 4))
+    rest = [None], [], torch.tensor([3]), torch.zeros(1, 4), torch.ones(1)
+    for known, odds in ((torch.ones(3), 4.0), (torch.tensor([1.0, 0.0, 1.0]), 3.0)):
+        classes, _ = student_loss(said, Lesson(0, 0, *rest, known))
+        assert classes.item() == pytest.approx(math.log(odds))
+    (gradient,) = torch.autograd.grad(classes, said.log_prob)
+    assert gradient[0, 1] == 0
 
 
 def test_an_image_is_judged_by_the_student_that_never_saw_it(taught):

@@ -19,6 +19,7 @@ from melm.learn.features import boxes_of
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects
 from melm.learn.students import RetrainConfig, Students, fold_of
+from melm.model.melm import among_known
 from melm.model.regression import box_loss, mirrored_shift, shift_to
 from melm.model.student import Said, at_scales
 from melm.model.trunks import mirrored, mirrored_boxes, normal_scale, resized
@@ -38,6 +39,7 @@ class Lesson:
     target: Tensor  # (n,) classes, K for background
     shift: Tensor  # (n, 4) where boxes of a class have to move; 0 for background
     weight: Tensor  # (n,) adds up to 1 for objects and to 1 for background, if all objects are as sure as the mean
+    known: Tensor  # (K,) 0 for classes of which nobody knows whether the image has them
 
     def to(self, device: torch.device) -> Lesson:
         if device.type == "cpu":
@@ -46,7 +48,7 @@ class Lesson:
             self,
             seen=[None if one is None else one.to(device) for one in self.seen],
             boxes=[boxes.to(device) for boxes in self.boxes],
-            **{name: getattr(self, name).to(device) for name in ("target", "shift", "weight")},
+            **{name: getattr(self, name).to(device) for name in ("target", "shift", "weight", "known")},
         )
 
 
@@ -68,6 +70,7 @@ class Lessons:
         """`maps` of the first stages, and at which size they read boxes, where not the whole network learns."""
         self.ready, self.objects, self.config, self.maps, self.normal_size = ready, objects, config, maps, normal_size
         self.images: TaggedImages = ready.images
+        self.known = torch.from_numpy(ready.images.known()).float()
         # an image without an object teaches nothing of where objects end
         self.useful = [i for i, found in enumerate(objects) if len(found)]
         every = Objects.joined(objects)
@@ -113,7 +116,7 @@ class Lessons:
         shift = torch.where(torch.from_numpy(is_object)[:, None], mirrored_shift(aim) if view.flip else aim, 0.0)
         seen, boxes, order = view.show(chosen)
         of_box = torch.from_numpy(target)[order], shift[order], torch.from_numpy(share).float()[order]
-        return Lesson(index, fold_of(key, config.folds), seen, boxes, *of_box)
+        return Lesson(index, fold_of(key, config.folds), seen, boxes, *of_box, self.known[index])
 
     def of_maps(self, key: str, found: Proposals, objects: Objects, random: np.random.Generator) -> View:
         """Boxes of two scales: that of one of the objects, and another."""
@@ -215,7 +218,8 @@ class StudentStep(nn.Module):
 
 def student_loss(said: Said, lesson: Lesson) -> tuple[Tensor, Tensor]:
     """Of what boxes are, and of where those on an object move."""
-    classes = -(lesson.weight * said.log_prob.gather(1, lesson.target[:, None])[:, 0]).sum()
-    is_object = lesson.target < said.log_prob.shape[1] - 1
+    log_prob = among_known(said.log_prob, lesson.known)
+    classes = -(lesson.weight * log_prob.gather(1, lesson.target[:, None])[:, 0]).sum()
+    is_object = lesson.target < log_prob.shape[1] - 1
     boxes = (lesson.weight * is_object * box_loss(said.shift, lesson.shift)).sum()
     return classes, boxes
