@@ -73,12 +73,19 @@ def test_every_recipe_of_ours_reads(path):
         ("[runs.a]\n[runs.b]\nensemble = ['a', 'c']", "two or more other runs"),
         ("[runs.a]\n[runs.c]\n[runs.b]\nensemble = ['a', 'c']\nmethod = 'OICR'", "`ensemble` alone"),
         ("[runs.a]\n[runs.c]\n[runs.b]\nensemble = ['a', 'c']\n[runs.d]\nof = 'b'", "names a run that is learned"),
-        ("[runs.'../a']", "the name|name can be that of a folder"),
+        ("[runs.'../a']", "a name that can be that of a folder"),
         ("[learn]\nset = { epoch = 3 }", "Did you mean 'epochs'"),
         ("[learn]\nproposals = { boxes = 3 }", "boxes"),
         ("[measure]\nsplit = 'val'", "two brackets"),
         ("[[measure]]\nspit = 'val'", "Did you mean 'split'"),
         ("learn = 3", "a table"),
+        ("[runs.a]\nretrain = ['b']", "runs.a.retrain = .* a text was expected"),
+        ("[runs.a]\nset = 3", "a table was expected"),
+        ("[[measure]]\ndraws = 'x'", "measure.draws = 'x'; a whole number"),
+        ("[[measure]]\nvote = 7", "vote is from 0 to 1"),
+        ("[runs.a]\n[runs.b]\nof = 'a'\nbranch = 'discovry'", "runs.b: .*Did you mean 'discovery'"),
+        ("[runs.a]\nbranch = 'fused'", "runs.a: "),
+        ("[runs.a]\n[runs.b]\nretrain = 'a'\nset = { epochs = 'three' }", "epochs"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, text, words):
@@ -117,6 +124,8 @@ def test_a_recipe_learns_measures_and_goes_on(small_scenes, shared_cache, tmp_pa
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/model-*.safetensors")} == before and len(before) == 4
     assert sum("is learned already" in text for text in said) == 4
     assert again["measured"] == results["measured"]
+    with pytest.raises(UsageError, match="holds another run"):  # not what it found on other images
+        run_recipe(recipe, Source(small_scenes / "train.json", limit=12), out, device="cpu", workers=1)
 
 
 def test_the_command(small_scenes, shared_cache, tmp_path, command):

@@ -44,12 +44,13 @@ from typing import Any
 
 from melm.data import Source, read_tags
 from melm.detect.detector import DetectSettings
-from melm.errors import MelmError, UsageError, did_you_mean
+from melm.errors import MelmError, UsageError, did_you_mean, one_of
 from melm.files import write_whole
-from melm.learn.model_file import load_card
+from melm.learn.model_file import load_card, load_model
+from melm.learn.network import branches_of
 from melm.learn.presets import LearnConfig, learn_config
-from melm.learn.retrain import retrain
-from melm.learn.run_folder import versions
+from melm.learn.retrain import retrain, teacher_digest
+from melm.learn.run_folder import data_record, versions
 from melm.learn.students import RetrainConfig
 from melm.learn.train import features, train
 from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
@@ -74,6 +75,14 @@ LEARN = ("split", "limit", "preset", "method", "proposals", "set")
 RUN = ("method", "set", "of", "retrain", "branch", "ensemble")
 MEASURE = ("split", "limit", "draws", "vote")
 TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
+
+TEXT, NUMBER, TABLE = (str, "a text"), (int, "a whole number"), (dict, "a table")
+KINDS: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("about", "not_run", "split", "preset", "method", "of", "retrain", "branch"), TEXT),
+    **dict.fromkeys(("limit", "draws"), NUMBER),
+    **dict.fromkeys(("set", "proposals"), TABLE),
+    "vote": ((int, float), "a number"),
+}
 
 
 @dataclass(frozen=True)
@@ -159,6 +168,10 @@ def read_recipe(path: Path) -> Recipe:
         raise UsageError(f"{path}: [[measure]] was expected, with two brackets: it is a list")
     for entry in measures:
         _only(path, entry, MEASURE, "measure.")
+    for name, entry in runs.items():
+        _only(path, entry, RUN, f"runs.{name}.")
+    made = tuple(_run(path, name, entry, learn, runs) for name, entry in runs.items())
+    _check_branches(path, made)
     return Recipe(
         path,
         str(kept.get("about", path.stem)),
@@ -167,15 +180,14 @@ def read_recipe(path: Path) -> Recipe:
         tuple(seeds),
         learn.get("split"),
         learn.get("limit"),
-        tuple(_run(path, name, entry, learn, runs) for name, entry in runs.items()),
-        tuple(Measure(m.get("split"), m.get("limit"), int(m.get("draws", 1000)), m.get("vote")) for m in measures),
+        made,
+        tuple(Measure(m.get("split"), m.get("limit"), m.get("draws", 1000), m.get("vote")) for m in measures),
     )
 
 
-def _run(path: Path, name: str, entry: Any, learn: dict[str, Any], runs: Mapping[str, Any]) -> Run:
-    if not isinstance(entry, dict) or name in (".", "..") or "/" in name or "\\" in name:
-        raise UsageError(f"{path}: runs.{name}: a table whose name can be that of a folder was expected")
-    _only(path, entry, RUN, f"runs.{name}.")
+def _run(path: Path, name: str, entry: Mapping[str, Any], learn: dict[str, Any], runs: Mapping[str, Any]) -> Run:
+    if name in (".", "..") or "/" in name or "\\" in name:
+        raise UsageError(f"{path}: runs.{name}: a name that can be that of a folder was expected")
     if "ensemble" in entry:
         return _ensemble(path, name, entry, runs)
     of, teacher = entry.get("of", name), entry.get("retrain")
@@ -199,6 +211,21 @@ def _run(path: Path, name: str, entry: Any, learn: dict[str, Any], runs: Mapping
     except (UsageError, TypeError) as error:
         raise UsageError(f"{path}: runs.{name}: {error}") from None
     return Run(name, config, name, entry.get("branch"))
+
+
+def _check_branches(path: Path, runs: Sequence[Run]) -> None:
+    """Refuses the name of a branch that the run it looks at does not have: before anything is learned."""
+    by_name = {run.name: run for run in runs}
+    for run in runs:
+        learned = by_name[run.of]
+        has = ["fused", "student"] if learned.teacher else []
+        for _ in runs:  # at most so often: a circle is refused when they are put in turn
+            learned = by_name[learned.teacher] if learned.teacher else learned
+        if run.branch is not None and isinstance(learned.config, LearnConfig):
+            try:
+                one_of("branch", run.branch, branches_of(learned.config) + has)
+            except UsageError as error:
+                raise UsageError(f"{path}: runs.{run.name}: {error}") from None
 
 
 def _ensemble(path: Path, name: str, entry: Mapping[str, Any], runs: Mapping[str, Any]) -> Run:
@@ -225,6 +252,11 @@ def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
     for name in kept:
         if name not in known:
             raise UsageError(f"{path}: there is no {where}{name}.{did_you_mean(name, known)} Known: {', '.join(known)}")
+        kind, words = KINDS.get(name, (object, ""))
+        if not isinstance(kept[name], kind) or isinstance(kept[name], bool):
+            raise UsageError(f"{path}: {where}{name} = {kept[name]!r}; {words} was expected")
+    if not 0 <= kept.get("vote", 0) <= 1 or kept.get("draws", 1) < 1 or kept.get("limit", 1) < 1:
+        raise UsageError(f"{path}: {where.rstrip('.')}: vote is from 0 to 1, draws and limit are 1 or more")
 
 
 def run_recipe(
@@ -305,11 +337,11 @@ def _learn(
     say: Callable[[str], None],
 ) -> None:
     """One run, its parts by themselves so that the time of each is known."""
-    if (folder / "model.json").is_file() and load_card(folder).get("config") == config.as_dict():
+    images = read_tags(source)
+    if _is_learned(folder, {"config": config.as_dict(), "data": data_record(source, len(images))}):
         say(f"{folder} is learned already")
         return
     say(f"\n{folder}")
-    images = read_tags(source)
     started = time.monotonic()
     with Steps("proposals", len(images)) as steps:
         done = make_proposals(images, ProposalStore(config.proposals), workers, advance=steps.advance)
@@ -319,6 +351,14 @@ def _learn(
         store = features(source, config, basis=basis, device=device, workers=workers)
         parts.add("features", time.monotonic() - started, len(images), store.made)
     train(source, folder, config, basis=basis, device=device, workers=workers, say=say)
+
+
+def _is_learned(folder: Path, wanted: Mapping[str, Any]) -> bool:
+    """Whether a run is there that was learned so. Of another one `train` and `retrain` say in what it differs."""
+    if not (folder / "model.json").is_file():
+        return False
+    card = load_card(folder)
+    return all(card.get(name) == value for name, value in wanted.items())
 
 
 def _learning(recipe: Recipe, out: Path) -> dict[str, dict[str, float]]:
@@ -343,7 +383,8 @@ def _retrain(
     parts: Parts,
     say: Callable[[str], None],
 ) -> None:
-    if (folder / "model.json").is_file() and load_card(folder).get("retrained") == config.as_dict():
+    learned = {"retrained": config.as_dict(), "data": data_record(source, len(read_tags(source)))}
+    if _is_learned(folder, {**learned, "teacher": teacher_digest(load_model(teacher))}):
         say(f"{folder} is learned already")
         return
     say(f"\n{folder}")
@@ -380,7 +421,7 @@ def _measure(
                 subject = subject_of_ensemble([_folder(out, member, seed) for member in run.members], *given)
             else:
                 subject = subject_of_run(_folder(out, run.of, seed), *given)
-            subject = replace(subject, method=run.name, seed=seed, alike=subject.alike or run.name)
+            subject = replace(subject, method=run.name, seeds=(seed,), alike=run.name)
             with Steps(f"{name}: measuring", 2) as steps:
                 evaluation = evaluate(subject, truth, images)
                 steps.advance()

@@ -31,7 +31,8 @@ from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.regression import moved
 from melm.model.student import Said, by_scale
 from melm.model.trunks import mirrored_boxes
-from melm.proposals import compute_proposals, make_proposals
+from melm.proposals import ReadyMade, compute_proposals, make_proposals
+from melm.proposals.run import proposal_key
 
 CONFIG = RetrainConfig(scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=2, drop_after=1, accumulate=2)
 
@@ -225,12 +226,21 @@ def test_students_are_not_taught_that_an_unknown_class_is_not_there():
     assert gradient[0, 1] == 0
 
 
+def proposal_key_of_a_file(key):
+    plain = proposal_key(b"an image")
+    of_file = proposal_key(b"an image", np.zeros((1, 5)))
+    assert of_file.startswith(plain) and of_file != proposal_key(b"an image", np.ones((1, 5))) != plain
+    return of_file.replace(plain, key)
+
+
 def test_an_image_is_judged_by_the_student_that_never_saw_it(taught):
     students = load(taught, device="cpu").students
     assert len(students.keys) == 13
     for key in students.keys:
         (judge,) = students.of(key)
         assert judge is students.students[fold_of(key, 2)]
+        (same,) = students.of(proposal_key_of_a_file(key))  # whichever boxes it is asked about
+        assert same is judge
     assert len(students.of("ab" * 16)) == 2 and len(students.of(None)) == 2
 
 
@@ -329,6 +339,12 @@ def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_c
         small_retrain(taught, small_scenes, tmp_path / "third", CONFIG.with_(folds=3))
     with pytest.raises(UsageError, match="holds another run"):
         small_retrain(taught, small_scenes, other)
+    said = []
+    small_retrain(taught, small_scenes, second, say=said.append)
+    assert f"{second} is learned already" in said
+    subjects = [melm.evaluate(run, small_scenes / "train.json").subject for run in (taught, other, second)]
+    assert [subject.seeds for subject in subjects] == [(0, 0), (0, 5), (0, 0, 0)]
+    assert subjects[0].alike == subjects[1].alike != subjects[2].alike
 
 
 def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):
@@ -356,17 +372,30 @@ def test_what_cannot_be_retrained_is_said(learned, small_scenes, shared_cache, t
         CONFIG.with_(fold=2)
     with pytest.raises(UsageError, match="at least 1"):
         CONFIG.with_(folds=0)
+    with pytest.raises(UsageError, match="epochs is 'three'"):
+        CONFIG.with_(epochs="three")
+    with pytest.raises(UsageError, match="Name another --out"):
+        small_retrain(learned.run, small_scenes, learned.run, overwrite=True)
+    np.savez(tmp_path / "boxes.npz", a=np.zeros((1, 4)))
+    with pytest.raises(UsageError, match=r"found its boxes itself .*boxes\.npz has no use"):
+        small_retrain(learned.run, small_scenes, tmp_path / "b", proposals_file=ReadyMade(tmp_path / "boxes.npz"))
     resnet = small_train(small_scenes / "train-tags.csv", tmp_path / "resnet", epochs=1, backbone="resnet18")
     with pytest.raises(UsageError, match="resnet18: its trunk is not made in two parts"):
         small_retrain(resnet, small_scenes, tmp_path / "b")
 
 
-def test_a_damaged_map_is_made_again(learned, small_scenes, copied_cache, tmp_path):
+def test_a_damaged_map_is_made_again(learned, taught, small_scenes, copied_cache, tmp_path):
     (folder,) = (copied_cache / "maps").glob("lite0-*")
     whole = {path: path.read_bytes() for path in folder.rglob("*.npz")}
     path = sorted(whole)[0]
     path.write_bytes(whole[path][:100])
     small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(epochs=1))
+    assert path.read_bytes() == whole[path]
+    path.write_bytes(bytes(200) + whole[path][200:])  # its list of contents, at the end, is whole
+    again = CONFIG.with_(epochs=1, seed=3)
+    with pytest.raises(MelmError, match=r"gone or damaged\. Run the same command again"):
+        small_retrain(learned.run, small_scenes, tmp_path / "again", again)
+    small_retrain(learned.run, small_scenes, tmp_path / "again", again)
     assert path.read_bytes() == whole[path]
 
 

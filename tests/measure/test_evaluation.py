@@ -129,7 +129,7 @@ def test_detections_of_difficult_objects_are_none_of_the_many():
 
 def test_runs_of_other_seeds_are_gathered_and_others_are_not(images):
     def run(name, alike, seed):
-        return evaluate(Subject(name, of_truth(TRUTH), alike=alike, seed=seed, method="MELM"), TRUTH, images)
+        return evaluate(Subject(name, of_truth(TRUTH), alike=alike, seeds=(seed,), method="MELM"), TRUTH, images)
 
     groups = by_seed([run("one", "x", 0), run("two", "x", 1), run("three", "y", 0), run("file", None, None)])
     assert not by_seed([run("one", "x", 0), run("copy", "x", 0)])

@@ -249,11 +249,11 @@ def train(
 )
 @click.option("--weights", help="Weights that --backbone starts from: a file or an https address.")
 @click.option("--weights-sha256", help="Checksum of the weights; needed for an address.")
-@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3; 8 with --backbone]")
+@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3; 8 of a whole network]")
 @click.option(
     "--folds",
     type=int,
-    help="Students, each of which learns from the images of the other folds.  [default: 2; 1 with --backbone]",
+    help="Students, each of which learns from the images of the other folds.  [default: 2; 1 of a whole network]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting; can be repeated.")

@@ -73,7 +73,8 @@ def looking_options(command: Command) -> Command:
         [
             click.option(
                 "--branch",
-                help="discovery, 'localization 1' and so on, mean (of these) or all; the method's own if not given.",
+                help="discovery, 'localization 1' and so on, mean (of these) or all; of a retrained run student or fused, too. "
+                "The run's own if not given.",
             ),
             click.option(
                 "--views",

@@ -74,6 +74,11 @@ def content_key(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def content_of(key: str) -> str:
+    """The content key of the image that a longer key is of, as that of proposals from a file."""
+    return key.split("-", maxsplit=1)[0]
+
+
 def image_info(path: Path) -> ImageInfo:
     """The header of an image, without decoding it."""
     with _opened(path, path) as image:

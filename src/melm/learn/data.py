@@ -13,6 +13,7 @@ from melm.learn.features import FITTED_ON, fit_basis, make_regions
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import Processes
 from melm.learn.region_store import RegionStore
+from melm.learn.students import RetrainConfig
 from melm.model.backbones import Backbone, build_backbone, load_weights
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import Done, ProposalStore, ReadyMade, make_proposals, settings_for_file
@@ -89,6 +90,18 @@ def prepare(
         raise MelmError(f"{images.root}: no image can be used:\n  " + "\n  ".join(complaints[:SHOWN]))
     keys = tuple(str(results[image.id].key) for image in good)
     return Ready(replace(images, images=tuple(good)), keys, store, complaints)
+
+
+def opening(ready: Ready, what: str, config: LearnConfig | RetrainConfig, processes: Processes) -> list[str]:
+    """What is about to be learned, in words."""
+    lines = [f"left out: {text}" for text in ready.left_out]
+    step = config.accumulate * processes.world
+    many = f" ({processes.world} processes x {config.accumulate})" if processes.world > 1 else ""
+    lines.append(
+        f"{len(ready.images):,} images, {len(ready.images.classes)} classes; {what}; "
+        f"{config.epochs} epochs, learning rate {config.learning_rate:g} for steps of {step} image{'s' * (step > 1)}{many}"
+    )
+    return lines
 
 
 def _complaint(result: Done, path: Path, config: LearnConfig) -> str | None:

@@ -124,6 +124,13 @@ class Learner:
             self.scaler.load_state_dict(self.position.scaler)
         return True
 
+    def where(self) -> str:
+        """Where it stands, in words."""
+        position, epochs = self.position, self.config.epochs
+        if position.epoch >= epochs:
+            return f"{self.run.path} is learned already"
+        return f"going on in {self.run.path} at epoch {position.epoch + 1} of {epochs}, step {position.step + 1}"
+
 
 def learn(learner: Learner, after_epoch: AFTER_EPOCH | None, on_log: Callable[[dict[str, Any]], None]) -> None:
     """Runs all epochs from where the learner stands. The random numbers of a step come from the seed, the epoch and the
@@ -278,6 +285,7 @@ def _look(
         with step_of.no_sync() if alone else nullcontext(), _autocast(config, processes):  # type: ignore[operator]
             try:
                 before = learner.previous.get(item.index)
+                before = None if before is None else before.to(processes.device)
                 total, of_image, objectness = step_of(item.to(processes.device), strength, before)
             except NotFinite:
                 raise _not_finite(learner, _paths(learner, [item]), "a score") from None
@@ -323,7 +331,7 @@ def _not_finite(learner: Learner, paths: list[str], what: str) -> MelmError:
     return MelmError(
         f"{what} is not a finite number at epoch {position.epoch + 1}, step {position.step + 1}, "
         f"with {', '.join(paths)}; {kept}. "
-        "A lower --learning-rate, or leaving the image out, may help"
+        "A lower learning_rate, or leaving the image out, may help"
     )
 
 

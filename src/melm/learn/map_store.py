@@ -63,6 +63,7 @@ class MapStore:
                     for s, scale in enumerate(self.scales)
                 ]
         except Exception:  # gone, or damaged in one of the many ways a zip file can be
+            self.path(key).unlink(missing_ok=True)
             raise MelmError(f"{self.path(key)}: gone or damaged. Run the same command again: it is made anew") from None
 
     def put(self, key: str, maps: Sequence[Tensor]) -> None:

@@ -12,6 +12,7 @@ from melm.errors import MelmError
 from melm.learn.checkpoint import load_pair, restore
 from melm.learn.network import Network, build_network, default_branch
 from melm.learn.presets import LearnConfig
+from melm.learn.run_folder import RunFolder
 from melm.learn.students import RetrainConfig, Students
 from melm.model.backbones import InputConvention
 from melm.model.student import FastRCNN
@@ -90,7 +91,10 @@ def _finished(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise MelmError(f"{path}: there is no such run; a folder that `melm train --out` made was expected")
     pair = load_pair(path, "model")
     if pair is None:
-        begun = (path / "run.json").is_file()
-        what = "this run is not finished: run its `melm train` again" if begun else "not the folder of a run"
+        about = RunFolder(path).about()
+        command = "melm retrain" if about and "retrained" in about else "melm train"
+        what = (
+            f"this run is not finished: run its `{command}` again" if about is not None else "not the folder of a run"
+        )
         raise MelmError(f"{path}: {what}")
     return pair

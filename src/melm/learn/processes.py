@@ -50,7 +50,7 @@ class Processes:
     def check_precision(self, precision: str) -> None:
         """Refuses what this device cannot do in reasonable time."""
         if precision != "fp32" and self.device.type == "cpu":
-            raise UsageError(f"--precision {precision}: on a CPU only fp32 runs (others are many times slower there)")
+            raise UsageError(f"precision {precision}: on a CPU only fp32 runs (others are many times slower there)")
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module, with gradients averaged over all processes."""

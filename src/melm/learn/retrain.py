@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from melm.data import Source, read_tags
-from melm.data.images import read_image
+from melm.data.images import content_of, read_image
 from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError, one_of
 from melm.learn.checkpoint import save_pair
-from melm.learn.data import Ready, check_tags, prepare, read_features, with_boxes_of
+from melm.learn.data import Ready, check_tags, opening, prepare, read_features, with_boxes_of
 from melm.learn.features import boxes_of, make_maps
 from melm.learn.lessons import Lessons, StudentStep
 from melm.learn.loop import AFTER_EPOCH, Learner, learn
@@ -54,6 +54,8 @@ def retrain(
     """
     source = data if isinstance(data, Source) else Source(Path(data))
     config = config or RetrainConfig()
+    if Path(run).resolve() == Path(out).resolve():
+        raise UsageError(f"{out}: the new run cannot lie where the one that teaches it lies. Name another --out")
     teacher = load_model(Path(run))
     own = default_branch(teacher.config)
     one_of("teacher", config.branch(own), branches_of(teacher.config))
@@ -65,19 +67,22 @@ def retrain(
         _same_classes(images, teacher)
         check_tags(images)
         boxes = with_boxes_of(teacher.config, proposals_file)
-        if boxes.proposals != teacher.config.proposals:
-            raise UsageError(f"{run}: was learned on other boxes than those of {proposals_file}. Give the same --file")
+        if proposals_file is not None and boxes.proposals != teacher.config.proposals:
+            _refuse_file(Path(run), teacher, proposals_file)
         if boxes.proposals.method == "file" and proposals_file is None:
             raise UsageError(f"{run}: was learned on the boxes of a file. Give it with --file")
         torch.manual_seed(config.seed)
         students = Students(teacher.network, config, len(teacher.classes), own)
         about_weights = _start(students, teacher if goes_on else None, say)
         ready = prepare(images, teacher.config, processes, workers, proposals_file, skip_bad)
+        check_tags(ready.images)
         before = teacher.students.keys if goes_on and teacher.students else frozenset()
-        students.keys = before | frozenset(ready.keys)
+        students.keys = before | frozenset(map(content_of, ready.keys))
         folder = RunFolder(Path(out))
         about = {**_about(teacher, config, ready, source, processes), "student_weights": about_weights}
         processes.first_does(lambda: folder.open(about, overwrite))
+        for text in opening(ready, f"students of {run}", config, processes):
+            say(text)
         maps = _maps(teacher, config, ready, processes)
         objects = _objects(_Teaching(teacher, config, ready, processes), folder)
         teaching = sum(int(found.taught.sum()) for found in objects)
@@ -90,7 +95,7 @@ def retrain(
             raise MelmError(f"{run}: found no object in {source.path}, so there is nothing to learn from")
         learner = Learner(StudentStep(students), config, lessons, processes, folder)
         if learner.take_up():
-            say(f"going on in {folder.path} at epoch {learner.position.epoch + 1} of {config.epochs}")
+            say(learner.where())
         if processes.first:
             folder.open_log(learner.position.log_bytes)
         try:
@@ -101,6 +106,17 @@ def retrain(
             _save(folder, teacher, students, learner, about)
             say(f"learned in {learner.position.seconds:.0f} s; the detector is {folder.path}")
     return Path(out)
+
+
+def _refuse_file(run: Path, teacher: Learned, given: ReadyMade) -> None:
+    learned_on = teacher.config.proposals
+    if learned_on.method != "file":
+        raise UsageError(
+            f"{run}: found its boxes itself ({learned_on.method}), so {given.path} has no use. Leave out --file"
+        )
+    if learned_on.file_digest == given.digest:
+        raise UsageError(f"{run}: read {given.path} with --file-boxes {learned_on.file_boxes}. Read it so again")
+    raise UsageError(f"{run}: was learned on the boxes of another file than {given.path}. Give that one with --file")
 
 
 def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
@@ -154,13 +170,12 @@ def _same_classes(images: TaggedImages, teacher: Learned) -> None:
 def _about(
     teacher: Learned, config: RetrainConfig, ready: Ready, source: Source, processes: Processes
 ) -> dict[str, Any]:
-    found = teacher.network.tensors()
-    if teacher.students is not None:
-        found = {**found, **dict(teacher.students.named_parameters())}
+    earlier = [*teacher.card.get("rounds", []), teacher.card["retrained"]] if teacher.students else []
     return {
         "config": teacher.config.as_dict(),
+        "rounds": earlier,  # of retraining before this one
         "retrained": config.as_dict(),
-        "teacher": tensors_digest([found[name] for name in sorted(found)]),
+        "teacher": teacher_digest(teacher),
         "classes": list(teacher.classes),
         "data": data_record(source, len(ready.images)),
         "data_digest": data_digest(ready.images, ready.keys),
@@ -170,6 +185,14 @@ def _about(
         "device": device_name(processes.device),
         "versions": versions(),
     }
+
+
+def teacher_digest(teacher: Learned) -> str:
+    """A name that only this run has, with what it learned."""
+    found = teacher.network.tensors()
+    if teacher.students is not None:
+        found = {**found, **dict(teacher.students.named_parameters())}
+    return tensors_digest([found[name] for name in sorted(found)])
 
 
 def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes) -> MapStore | None:

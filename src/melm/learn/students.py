@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from melm.config import check_fields
+from melm.data.images import content_of
 from melm.errors import UsageError, one_of
 from melm.learn.network import Network
 from melm.learn.presets import check_learning, check_scales
@@ -115,7 +116,7 @@ class RetrainConfig:
         base = self
         if "backbone" in changes and not self.whole and replace(self, backbone=changes["backbone"]).whole:
             base = replace(self, **WHOLE)
-        if "epochs" in changes and "drop_after" not in changes:
+        if isinstance(changes.get("epochs"), int) and "drop_after" not in changes:
             changes["drop_after"] = max(1, changes["epochs"] * base.drop_after // base.epochs)
         return replace(base, **changes)
 
@@ -142,7 +143,7 @@ class RetrainConfig:
 
 
 def fold_of(key: str, folds: int) -> int:
-    """The fold of an image, by its content alone."""
+    """The fold of an image, by its content alone: every key begins with it."""
     return int(key[:8], 16) % folds
 
 
@@ -153,7 +154,7 @@ class Students(nn.Module):
         self, network: Network, config: RetrainConfig, classes: int, own: str, keys: frozenset[str] = frozenset()
     ) -> None:
         super().__init__()
-        self.config, self.keys = config, keys  # `keys`: the images that were learned from
+        self.config, self.keys = config, keys  # `keys`: the images that were learned from, by content
         self.teacher = config.branch(own)  # `own`: the branch that detects, of the run that teaches
         students: list[nn.Module]
         if config.whole:
@@ -172,8 +173,8 @@ class Students(nn.Module):
 
     def of(self, key: str | None) -> Sequence[nn.Module]:
         """Those that did not learn from an image: one of them, or all where none did."""
-        if key in self.keys and self.config.folds > 1:
-            return [self.students[fold_of(str(key), self.config.folds)]]
+        if key is not None and content_of(key) in self.keys and self.config.folds > 1:
+            return [self.students[fold_of(key, self.config.folds)]]
         return list(self.students)
 
     def inputs(self, network: Network, pixels: Pixels) -> list[Tensor | None]:

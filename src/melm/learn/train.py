@@ -11,7 +11,7 @@ import torch
 from melm.data import Source, read_tags
 from melm.errors import MelmError, UsageError
 from melm.learn.checkpoint import save_pair
-from melm.learn.data import Ready, check_tags, prepare, read_features, starting_backbone, with_boxes_of
+from melm.learn.data import Ready, check_tags, opening, prepare, read_features, starting_backbone, with_boxes_of
 from melm.learn.items import Items
 from melm.learn.loop import AFTER_EPOCH, Learner, Step, learn
 from melm.learn.model_file import basis_of, convention_record
@@ -58,7 +58,7 @@ def train(
         given = basis_of(Path(basis)) if basis is not None else None
         about = about_run(config, ready, source, processes, given)
         processes.first_does(lambda: run.open(about, overwrite))
-        for text in _opening(ready, config, processes):
+        for text in opening(ready, f"{config.method} on preset {config.preset}", config, processes):
             say(text)
         backbone, found = starting_backbone(config)
         say(found)
@@ -70,13 +70,7 @@ def train(
         items = Items(ready.images, ready.keys, ready.proposals, store, config)
         learner = Learner(Step(network, config), config, items, processes, run)
         if learner.take_up():
-            position = learner.position
-            where = f"at epoch {position.epoch + 1} of {config.epochs}, step {position.step + 1}"
-            say(
-                f"{run.path} is learned already"
-                if position.epoch >= config.epochs
-                else f"going on in {run.path} {where}"
-            )
+            say(learner.where())
         if processes.first:
             run.open_log(learner.position.log_bytes)
         board = _board(run.path / "tensorboard", learner.position.epoch) if tensorboard and processes.first else None
@@ -158,18 +152,6 @@ def _check_device(config: LearnConfig, processes: Processes) -> None:
     processes.check_precision(config.precision)
     if config.settings.feedback == "previous" and processes.world > 1:
         raise UsageError("feedback = previous keeps each image's last scores in one process; run it without torchrun")
-
-
-def _opening(ready: Ready, config: LearnConfig, processes: Processes) -> list[str]:
-    """What is about to be done, in words."""
-    lines = [f"left out: {text}" for text in ready.left_out]
-    step = config.accumulate * processes.world
-    many = f" ({processes.world} processes x {config.accumulate})" if processes.world > 1 else ""
-    lines.append(
-        f"{len(ready.images):,} images, {len(ready.images.classes)} classes; {config.method} on preset {config.preset}; "
-        f"{config.epochs} epochs, learning rate {config.learning_rate:g} for steps of {step} image{'s' * (step > 1)}{many}"
-    )
-    return lines
 
 
 def _board(folder: Path, epoch: int) -> Callable[[dict[str, Any]], None]:

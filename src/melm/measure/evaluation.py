@@ -35,7 +35,7 @@ class Subject:
     randomness: Randomness | None = None
     epochs: Sequence[Mapping[str, Any]] = ()  # of the log
     alike: str | None = None  # runs with the same text differ in their seed alone
-    seed: int | None = None
+    seeds: tuple[int, ...] = ()  # of the run, and of every retraining after it
     method: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict)  # how it was looked at
     learned_from: bool | None = None  # whether this is the very data it learned from; None where that is not known
@@ -109,7 +109,7 @@ class Evaluation:
         result = {
             "name": self.name,
             "method": self.subject.method,
-            "seed": self.subject.seed,
+            "seed": self.subject.seeds[-1] if self.subject.seeds else None,
             "about": dict(self.subject.about),
             "summary": self.summary(),
             "detection": {
@@ -252,7 +252,7 @@ def by_seed(evaluations: Sequence[Evaluation]) -> dict[str, dict[str, Spread]]:
             groups.setdefault(evaluation.subject.alike, []).append(evaluation)
     result = {}
     for alike in groups.values():
-        if len({evaluation.subject.seed for evaluation in alike}) == len(alike) > 1:
+        if len({evaluation.subject.seeds for evaluation in alike}) == len(alike) > 1:
             name = f"{alike[0].subject.method} ({', '.join(evaluation.name for evaluation in alike)})"
             summaries = [evaluation.summary() for evaluation in alike]
             result[name] = {figure: over_seeds([s[figure] for s in summaries]) for figure in summaries[0]}

@@ -51,13 +51,9 @@ def subject_of_run(
     detector = detector_of(run, settings, device)
     seen, keys = looked_at(detector, run, name, truth, images, ready_made, workers)
     card, config = detector.learned.card, detector.config
-    alike = {key: card.get(key) for key in DECIDES} | {
-        "config": {**config.as_dict(), "seed": None},
-        "teacher": None,
-        "student_weights": None,
-    }
-    if alike["retrained"]:
-        alike["retrained"] = {**alike["retrained"], "seed": None}
+    every = [config.as_dict(), *card.get("rounds", []), *([card["retrained"]] if detector.students else [])]
+    alike = {key: card.get(key) for key in DECIDES if key not in ("config", "retrained", "teacher", "student_weights")}
+    alike["learned"] = [{**settings, "seed": None} for settings in every]
     return Subject(
         name,
         {id: found.only(truth.classes) for id, found in seen.detections.items()},
@@ -65,7 +61,7 @@ def subject_of_run(
         seen.randomness,
         epochs_of(run),
         json.dumps([alike, detector.branch], sort_keys=True),
-        config.seed,
+        tuple(settings["seed"] for settings in every),
         config.method,
         {"run": str(run), "branch": detector.branch, "views": settings.views, "versions": card["versions"]},
         data_digest(images, keys) == card["data_digest"],

@@ -74,7 +74,8 @@ def _tasks(images: Sequence[TaggedImage], ready_made: ReadyMade | None, among: S
 
 def proposal_key(data: bytes, given: NDArray[np.float64] | None = None) -> str:
     """The name of an image's proposals: its content and, where a file gave them, the boxes the file gave."""
-    return content_key(data if given is None else data + np.ascontiguousarray(given).tobytes())
+    key = content_key(data)
+    return key if given is None else f"{key}-{content_key(np.ascontiguousarray(given).tobytes())}"
 
 
 def _make_one(store: ProposalStore, task: Task) -> Done:
