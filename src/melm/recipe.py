@@ -252,9 +252,8 @@ def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
     for name in kept:
         if name not in known:
             raise UsageError(f"{path}: there is no {where}{name}.{did_you_mean(name, known)} Known: {', '.join(known)}")
-        kind, words = KINDS.get(name, (object, ""))
-        if not isinstance(kept[name], kind) or isinstance(kept[name], bool):
-            raise UsageError(f"{path}: {where}{name} = {kept[name]!r}; {words} was expected")
+        if name in KINDS and (not isinstance(kept[name], KINDS[name][0]) or isinstance(kept[name], bool)):
+            raise UsageError(f"{path}: {where}{name} = {kept[name]!r}; {KINDS[name][1]} was expected")
     if not 0 <= kept.get("vote", 0) <= 1 or kept.get("draws", 1) < 1 or kept.get("limit", 1) < 1:
         raise UsageError(f"{path}: {where.rstrip('.')}: vote is from 0 to 1, draws and limit are 1 or more")
 

@@ -11,6 +11,7 @@ import json
 import threading
 import zipfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,8 @@ class MapStore:
                     for s, scale in enumerate(self.scales)
                 ]
         except Exception:  # gone, or damaged in one of the many ways a zip file can be
-            self.path(key).unlink(missing_ok=True)
+            with suppress(OSError):  # a store that cannot be written to
+                self.path(key).unlink()
             raise MelmError(f"{self.path(key)}: gone or damaged. Run the same command again: it is made anew") from None
 
     def put(self, key: str, maps: Sequence[Tensor]) -> None:
