@@ -1,0 +1,222 @@
+"""A result written as one file: what is learned from what, with which seeds, and what it is measured on.
+
+A recipe is TOML:
+
+    about = "MELM against WSDDN"
+    seeds = [0, 1]
+
+    [learn]                 # what every run shares
+    split = "train"
+    preset = "fast"
+    proposals = { method = "edge-boxes", max_boxes = 800 }
+    set = { epochs = 4 }    # any setting that run.json names
+
+    [runs.MELM]             # one or more; the first is compared with the others
+    method = "MELM"
+    [runs.discovery]        # another look at a run that is learned already
+    of = "MELM"
+    branch = "discovery"
+    [runs.retrained]        # students that learn from what a run has found
+    retrain = "MELM"
+    set = { epochs = 3 }
+    [runs.WSDDN]
+    method = "WSDDN"
+    [runs.both]             # runs that detect together, of the same seed
+    ensemble = ["MELM", "WSDDN"]
+
+    [[measure]]             # one or more
+    split = "val"
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from melm.errors import MelmError, UsageError, did_you_mean, one_of
+from melm.learn.network import branches_of
+from melm.learn.presets import LearnConfig, learn_config
+from melm.learn.students import RetrainConfig
+from melm.proposals import ProposalSettings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LEARN = ("split", "limit", "preset", "method", "proposals", "set")
+RUN = ("method", "set", "of", "retrain", "branch", "ensemble")
+MEASURE = ("split", "limit", "draws", "vote")
+TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
+
+TEXT, NUMBER, TABLE = (str, "a text"), (int, "a whole number"), (dict, "a table")
+KINDS: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("about", "not_run", "split", "preset", "method", "of", "retrain", "branch"), TEXT),
+    **dict.fromkeys(("limit", "draws"), NUMBER),
+    **dict.fromkeys(("set", "proposals"), TABLE),
+    "vote": ((int, float), "a number"),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of a result: a detector that is learned, or another look at one."""
+
+    name: str
+    config: LearnConfig | RetrainConfig | None  # None: another look
+    of: str  # the run that is looked at, itself or another
+    branch: str | None
+    teacher: str | None = None  # of a run that is retrained
+    members: tuple[str, ...] = ()  # of runs that detect together
+
+
+@dataclass(frozen=True)
+class Measure:
+    """On what the runs are measured."""
+
+    split: str | None
+    limit: int | None
+    draws: int  # of the bootstrap
+    vote: float | None  # as of `melm evaluate --vote`
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe file says."""
+
+    path: Path
+    about: str
+    not_run: str  # why, and what is expected, of a recipe that nobody has run yet
+    expect: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    split: str | None
+    limit: int | None
+    runs: tuple[Run, ...]
+    measures: tuple[Measure, ...]
+
+
+def read_recipe(path: Path) -> Recipe:
+    """A recipe, with words for what is wrong in it."""
+    try:
+        kept = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such recipe") from None
+    except (OSError, ValueError) as error:
+        raise MelmError(f"{path}: not a recipe ({error})") from None
+    _only(path, kept, TOP, "")
+    learn = _table(path, kept, "learn")
+    _only(path, learn, LEARN, "learn.")
+    seeds = kept.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
+        raise UsageError(f"{path}: seeds = {seeds}; a list of numbers, each once, was expected")
+    runs = _table(path, kept, "runs") or {path.stem: {}}
+    measures = kept.get("measure", [])
+    if not isinstance(measures, list):
+        raise UsageError(f"{path}: [[measure]] was expected, with two brackets: it is a list")
+    for entry in measures:
+        _only(path, entry, MEASURE, "measure.")
+    for name, entry in runs.items():
+        _only(path, entry, RUN, f"runs.{name}.")
+    made = tuple(_run(path, name, entry, learn, runs) for name, entry in runs.items())
+    _check_branches(path, made)
+    return Recipe(
+        path,
+        str(kept.get("about", path.stem)),
+        str(kept.get("not_run", "")),
+        _table(path, kept, "expect"),
+        tuple(seeds),
+        learn.get("split"),
+        learn.get("limit"),
+        made,
+        tuple(Measure(m.get("split"), m.get("limit"), m.get("draws", 1000), m.get("vote")) for m in measures),
+    )
+
+
+def _run(path: Path, name: str, entry: Mapping[str, Any], learn: dict[str, Any], runs: Mapping[str, Any]) -> Run:
+    if name in (".", "..") or "/" in name or "\\" in name:
+        raise UsageError(f"{path}: runs.{name}: a name that can be that of a folder was expected")
+    if "ensemble" in entry:
+        return _ensemble(path, name, entry, runs)
+    of, teacher = entry.get("of", name), entry.get("retrain")
+    if of != name:
+        if of not in runs or {"of", "ensemble"} & set(runs[of]) or set(entry) - {"of", "branch"}:
+            raise UsageError(f"{path}: runs.{name}: `of` names a run that is learned, and only `branch` goes with it")
+        return Run(name, None, of, entry.get("branch"))
+    changes = {**({} if teacher else learn.get("set", {})), **entry.get("set", {})}
+    changes = {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
+    if teacher is not None:
+        if teacher not in runs or teacher == name or {"of", "ensemble"} & set(runs[teacher]) or "method" in entry:
+            raise UsageError(f"{path}: runs.{name}: `retrain` names another run, which has a method of its own")
+        try:
+            return Run(name, RetrainConfig().with_(**changes), name, entry.get("branch"), teacher)
+        except (UsageError, TypeError) as error:
+            raise UsageError(f"{path}: runs.{name}: {error}") from None
+    try:
+        if "proposals" in learn:
+            changes["proposals"] = ProposalSettings(**learn["proposals"])
+        config = learn_config(learn.get("preset", "fast"), entry.get("method", learn.get("method")), changes)
+    except (UsageError, TypeError) as error:
+        raise UsageError(f"{path}: runs.{name}: {error}") from None
+    return Run(name, config, name, entry.get("branch"))
+
+
+def _check_branches(path: Path, runs: Sequence[Run]) -> None:
+    """Refuses the name of a branch that the run it looks at does not have: before anything is learned."""
+    by_name = {run.name: run for run in runs}
+    for run in runs:
+        learned = by_name[run.of]
+        has = ["fused", "student"] if learned.teacher else []
+        for _ in runs:  # at most so often: a circle is refused when they are put in turn
+            learned = by_name[learned.teacher] if learned.teacher else learned
+        if run.branch is not None and isinstance(learned.config, LearnConfig):
+            try:
+                one_of("branch", run.branch, branches_of(learned.config) + has)
+            except UsageError as error:
+                raise UsageError(f"{path}: runs.{run.name}: {error}") from None
+
+
+def _ensemble(path: Path, name: str, entry: Mapping[str, Any], runs: Mapping[str, Any]) -> Run:
+    members = entry["ensemble"]
+    learned = [n for n, other in runs.items() if isinstance(other, dict) and not {"of", "ensemble"} & set(other)]
+    good = isinstance(members, list) and len(members) > 1 and all(member in learned for member in members)
+    if not good or len(set(members)) < len(members) or set(entry) - {"ensemble"}:
+        raise UsageError(
+            f"{path}: runs.{name}: `ensemble` alone, a list of two or more other runs that are learned, was expected"
+        )
+    return Run(name, None, name, None, members=tuple(members))
+
+
+def _table(path: Path, kept: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = kept.get(name, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: [{name}] was expected to be a table")
+    return table
+
+
+def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
+    if not isinstance(kept, dict):
+        raise UsageError(f"{path}: {where.rstrip('.')} was expected to be a table")
+    for name in kept:
+        if name not in known:
+            raise UsageError(f"{path}: there is no {where}{name}.{did_you_mean(name, known)} Known: {', '.join(known)}")
+        if name in KINDS and (not isinstance(kept[name], KINDS[name][0]) or isinstance(kept[name], bool)):
+            raise UsageError(f"{path}: {where}{name} = {kept[name]!r}; {KINDS[name][1]} was expected")
+    if not 0 <= kept.get("vote", 0) <= 1 or kept.get("draws", 1) < 1 or kept.get("limit", 1) < 1:
+        raise UsageError(f"{path}: {where.rstrip('.')}: vote is from 0 to 1, draws and limit are 1 or more")
+
+
+def in_turn(runs: Sequence[Run]) -> list[Run]:
+    """Those that are learned, each after its teacher."""
+    waiting = [run for run in runs if run.config is not None]
+    done: list[Run] = []
+    while waiting:
+        names = {run.name for run in done}
+        ready = [run for run in waiting if run.teacher is None or run.teacher in names]
+        if not ready:
+            raise UsageError(f"runs.{waiting[0].name}: it and its teacher wait for each other")
+        done += ready
+        waiting = [run for run in waiting if run not in ready]
+    return done
