@@ -21,6 +21,7 @@ SMALL = {
     "weights": "none",
     "scales": (96, 144),
     "components": 16,
+    "named_components": 4,
     "hidden": 32,
     "accumulate": 2,
     "boxes_a_step": 40,
@@ -31,6 +32,7 @@ SMALL = {
 TUNED = {  # a trunk that learns along, for few images
     "proposals": ProposalSettings("edge-boxes", max_boxes=10),
     "backbone": "resnet18",
+    "named_components": 0,
     "trunk": "tuned",
     "optimizer": "sgd",
     "scales": (64, 80),

@@ -64,8 +64,10 @@ def detector_of(method="MELM", classes=("a", "b", "c"), branch=None, **changes):
     if config.trunk == "frozen":  # as if it had been fitted
         pixels, proposals = EXAMPLES[1]
         seen = network.trunk.look_wide(pixels, torch.from_numpy(proposals.boxes))
-        network.trunk.mean.copy_(seen.mean(dim=0))
-        network.trunk.basis.normal_().div_(seen.std(dim=0).norm())
+        network.trunk.of_map.mean.copy_(seen.mean(dim=0))
+        network.trunk.of_map.basis.normal_().div_(seen.std(dim=0).norm())
+        if network.trunk.of_names is not None:
+            network.trunk.of_names.fit(network.trunk.names(seen))
     for parameter in [*network.melm.discovery.parameters(), *network.melm.localization.parameters()]:
         parameter.data.normal_(std=0.3)
     learned = Learned(Path("run"), {}, config, classes, network, strength=0.3)
@@ -146,7 +148,7 @@ def test_the_logarithm_of_a_sigmoid():
         {"prior_weight": 0.0, "score_weight": 0.0},
         TUNED,
         {**TUNED, "prior_weight": 0.0},
-        {"backbone": "resnet18"},
+        {"backbone": "resnet18", "named_components": 0},
     ],
     ids=lambda changes: ", ".join(f"{k} {v}" for k, v in changes.items())[:40] or "MELM",
 )

@@ -14,13 +14,14 @@ from melm.learn.data import starting_backbone
 from melm.learn.features import fit_basis, make_regions
 from melm.learn.model_file import load_model
 from melm.learn.network import build_network
+from melm.learn.presets import learn_config
 from melm.learn.region_store import VERSION, RegionStore
 from melm.learn.train import features
 from melm.model.branches import Regions
 from melm.model.trunks import FrozenTrunk, TunedTrunk, mirrored, mirrored_boxes
 from melm.proposals import ProposalStore, make_proposals
 
-CHANGES = {"backbone": "resnet18", "components": 12}
+CHANGES = {"backbone": "resnet18", "components": 12, "named_components": 0}
 
 
 def trunk_of(**changes):
@@ -47,7 +48,7 @@ def samples_of(trunk, few):
 
 def test_many_threads_store_the_bytes_of_one(few, tmp_path):
     images, keys, proposals = few
-    trunk = trunk_of(backbone="lite0", weights="none", components=8)
+    trunk = trunk_of(backbone="lite0", weights="none", components=8, named_components=4)
     trunk.fit(samples_of(trunk, few))
     stores = []
     before = torch.get_num_threads()
@@ -67,9 +68,44 @@ def test_components_are_whitened(shared_cache, few):
     trunk = trunk_of()
     samples = samples_of(trunk, few)
     trunk.fit(samples)
-    reduced = ((samples - trunk.mean) @ trunk.basis).double()
+    reduced = ((samples - trunk.of_map.mean) @ trunk.of_map.basis).double()
     assert reduced.mean(dim=0).abs().max() < 1e-3
     torch.testing.assert_close(torch.cov(reduced.T), torch.eye(12, dtype=torch.float64), atol=1e-3, rtol=0)
+
+
+def test_what_the_network_calls_a_region_is_whitened_and_kept_too(shared_cache, few):
+    images, keys, proposals = few
+    trunk = trunk_of(backbone="lite0", weights="none", named_components=5)
+    assert trunk.width == 12 + 5
+    samples = samples_of(trunk, few)
+    trunk.fit(samples)
+    logits = samples @ trunk.backbone._fc.weight.T + trunk.backbone._fc.bias
+    names = trunk.names(samples)
+    torch.testing.assert_close(names, logits - logits.logsumexp(dim=1, keepdim=True))
+    reduced = trunk.of_names(names).double()
+    spread = torch.linalg.eigvalsh(torch.cov(names.double().T)).flip(0)[:5]
+    torch.testing.assert_close(torch.cov(reduced.T), torch.diag(spread / (spread + 0.01**2)), atol=1e-3, rtol=1e-3)
+    pixels, boxes = read_image(images[0].path), torch.from_numpy(proposals.get(keys[0]).boxes)
+    kept = trunk.look(pixels, boxes)
+    torch.testing.assert_close(kept.box[:, 12:].double(), reduced[: len(boxes)], atol=1e-3, rtol=1e-3)
+    assert all(part.shape == (len(boxes), 17) for part in kept.parts())
+    assert set(trunk.fitted()) == {"of_map.mean", "of_map.basis", "of_names.mean", "of_names.basis"}
+
+
+def test_a_name_that_is_out_of_the_question_is_as_unlikely_as_another():
+    trunk = trunk_of(backbone="lite0", weights="none", named_components=5)
+    with torch.no_grad():
+        trunk.backbone._fc.bias[:10] -= torch.arange(20, 120, 10)
+        names = trunk.names(torch.zeros(3, 1280))
+    assert (names[:, :10] == -12).all() and (names[:, 10:] > -12).all()
+
+
+def test_a_backbone_without_a_classifier_has_no_names():
+    assert small_config(backbone="resnet18", named_components=0).named_components == 0
+    with pytest.raises(UsageError, match="resnet18 has no classifier on its map"):
+        small_config(backbone="resnet18")
+    config = learn_config("fast", None, {"backbone": "resnet18"})  # of the preset, which nobody asked for
+    assert config.named_components == 0 and learn_config().named_components > 0
 
 
 def test_a_look_is_the_whitened_look(shared_cache, few):
@@ -78,7 +114,7 @@ def test_a_look_is_the_whitened_look(shared_cache, few):
     trunk = trunk_of()
     trunk.fit(samples_of(trunk, few))
     pixels, boxes = read_image(images[0].path), torch.from_numpy(proposals.get(keys[0]).boxes)
-    wide = (trunk.look_wide(pixels, boxes) - trunk.mean) @ trunk.basis
+    wide = (trunk.look_wide(pixels, boxes) - trunk.of_map.mean) @ trunk.of_map.basis
     torch.testing.assert_close(trunk.look(pixels, boxes).box, wide, atol=1e-3, rtol=1e-3)
 
 
@@ -86,10 +122,10 @@ def test_components_without_variance_are_none():
     trunk = trunk_of()
     torch.manual_seed(0)
     trunk.fit(torch.randn(50, 3) @ torch.randn(3, 256))
-    lengths = trunk.basis.norm(dim=0)
+    lengths = trunk.of_map.basis.norm(dim=0)
     assert (lengths[:3] > 0).all() and (lengths[3:] == 0).all()
     trunk.fit(torch.ones(5, 256))
-    assert trunk.basis.isfinite().all()
+    assert trunk.of_map.basis.isfinite().all()
 
 
 def test_the_basis_depends_on_the_content_of_the_images_alone(few, shared_cache, tmp_path, monkeypatch):
@@ -100,10 +136,10 @@ def test_the_basis_depends_on_the_content_of_the_images_alone(few, shared_cache,
         monkeypatch.setenv("MELM_CACHE", str(tmp_path / f"cache {turn}"))
         trunk = trunk_of()
         fit_basis(trunk, renamed, [keys[i] for i in places], proposals)
-        found.append((trunk.mean.clone(), trunk.basis.clone()))
+        found.append((trunk.of_map.mean.clone(), trunk.of_map.basis.clone()))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     fit_basis(trunk, images[:3], keys[:3], proposals)
-    assert not torch.equal(trunk.basis, found[0][1])
+    assert not torch.equal(trunk.of_map.basis, found[0][1])
 
 
 def test_a_kept_basis_is_read_and_not_fitted_again(few, shared_cache, tmp_path, monkeypatch):
@@ -113,7 +149,7 @@ def test_a_kept_basis_is_read_and_not_fitted_again(few, shared_cache, tmp_path, 
     trunks = [trunk_of(), trunk_of()]
     for trunk in trunks:
         fit_basis(trunk, images, keys, proposals, lambda: looks.append(1))
-    assert len(looks) == 4 and torch.equal(trunks[0].basis, trunks[1].basis)
+    assert len(looks) == 4 and torch.equal(trunks[0].of_map.basis, trunks[1].of_map.basis)
 
 
 @pytest.mark.parametrize("kind", ["frozen", "tuned"])
@@ -188,7 +224,7 @@ def test_another_trunk_has_its_own_place(store):
     trunk.scales = (96, 144)
     assert RegionStore(trunk, BOXES).folder == kept.folder
     with torch.no_grad():
-        trunk.mean[0] += 1
+        trunk.of_map.mean[0] += 1
     places.add(RegionStore(trunk, BOXES).folder)
     assert len(places) == 4
 
@@ -214,7 +250,7 @@ def test_a_runs_basis_serves_again_when_images_are_added(small_scenes, shared_ca
     second = small_train(small_scenes / "train-tags.csv", tmp_path / "second", basis=first, epochs=1, **CHANGES)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.npy")} == after
     trunks = [load_model(run).network.trunk for run in (first, second)]
-    assert torch.equal(trunks[0].basis, trunks[1].basis) and torch.equal(trunks[0].mean, trunks[1].mean)
+    assert all(torch.equal(value, trunks[1].fitted()[name]) for name, value in trunks[0].fitted().items())
     with pytest.raises(UsageError, match=r'basis: "[0-9a-f]+" in the run, null now'):
         small_train(small_scenes / "train-tags.csv", tmp_path / "second", epochs=1, **CHANGES)
 

@@ -512,12 +512,16 @@ def test_images_learned_from_before_are_remembered(taught, small_scenes, shared_
     assert load(again, device="cpu").students.keys == before
 
 
-def test_a_run_of_an_earlier_version_says_so(taught, tmp_path):
+@pytest.mark.parametrize(
+    ("part", "name", "said"),
+    [("retrained", "bins", "retrained by an earlier"), ("config", "named_components", "learned by an earlier")],
+)
+def test_a_run_of_an_earlier_version_says_so(taught, tmp_path, part, name, said):
     run = shutil.copytree(taught, tmp_path / "run")
     card = json.loads((run / "model.json").read_text())
-    del card["retrained"]["bins"]
+    del card[part][name]
     (run / "model.json").write_text(json.dumps(card))
-    with pytest.raises(MelmError, match="retrained by an earlier version"):
+    with pytest.raises(MelmError, match=said):
         load(run, device="cpu")
 
 

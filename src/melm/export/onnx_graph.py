@@ -97,8 +97,8 @@ class Scorer(nn.Module):
             map = self.backbone.trunk(small)[0].permute(1, 2, 0)  # (h, w, C)
             rows.append(torch.nonzero(best == s)[:, 0])
             weights = region_weights(*region_parts(boxes[rows[-1]] * shrink), map, self.backbone.stride)
-            seen.append(means((map - trunk.mean) @ trunk.basis, weights))
-        box, frame, ring = in_order(rows, seen).chunk(3, dim=1)
+            seen.append(means(map, weights))
+        box, frame, ring = (trunk.reduced(part) for part in in_order(rows, seen).chunk(3, dim=1))
         whole = (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= size).all(dim=1)
         return Regions(box, frame, torch.where(whole[:, None], frame, ring))
 

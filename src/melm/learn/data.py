@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,18 +124,20 @@ def starting_backbone(config: LearnConfig) -> tuple[Backbone, str]:
 
 
 def read_features(
-    ready: Ready, trunk: FrozenTrunk, processes: Processes, basis: tuple[torch.Tensor, torch.Tensor] | None = None
+    ready: Ready, trunk: FrozenTrunk, processes: Processes, basis: Mapping[str, torch.Tensor] | None = None
 ) -> RegionStore:
     """Sees to it that the store has what the trunk gives for every image; `basis` is that of an earlier run."""
     trunk.to(processes.device)
     if basis is not None:
-        if basis[0].shape != trunk.mean.shape or basis[1].shape != trunk.basis.shape:
+        wanted = trunk.fitted()
+        given, expected = ({name: tuple(value.shape) for name, value in one.items()} for one in (basis, wanted))
+        if given != expected:
             raise MelmError(
-                f"the basis has shape {tuple(basis[1].shape)}; {tuple(trunk.basis.shape)} was expected. "
-                "Was that run learned with another backbone?"
+                f"the basis is {given}; {expected} was expected. "
+                "Was that run learned with another backbone, or with other components?"
             )
-        trunk.mean.copy_(basis[0])
-        trunk.basis.copy_(basis[1])
+        for name, value in wanted.items():
+            value.copy_(basis[name])
     else:
         if processes.first:
             with processes.steps("components", min(FITTED_ON, len(ready.keys))) as steps:

@@ -51,19 +51,19 @@ def fit_basis(
             return trunk.look_wide(read_image(images[i].path), boxes[some]).cpu()
 
         samples = {}
-        with a_thread_each(trunk.mean.device) as threads:
+        with a_thread_each(trunk.device) as threads:
             for i, wide in in_threads(sample, chosen, threads):
                 samples[i] = wide
                 advance()
         trunk.fit(torch.cat([samples[i] for i in chosen]))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, save({"mean": trunk.mean.cpu(), "basis": trunk.basis.cpu()}))
+            write_whole(path, save({name: value.cpu() for name, value in trunk.fitted().items()}))
         except OSError as error:
             raise MelmError(f"{path}: cannot be written ({error.strerror}). Make room and run again") from None
     kept = load_file(path)
-    trunk.mean.copy_(kept["mean"])
-    trunk.basis.copy_(kept["basis"])
+    for name, value in trunk.fitted().items():
+        value.copy_(kept[name])
 
 
 def make_regions(
@@ -84,7 +84,7 @@ def make_regions(
         if there is None or there.shape[1] != len(found):
             store.put(key, trunk.look(read_image(image.path), torch.from_numpy(found.boxes)))
 
-    with a_thread_each(trunk.mean.device) as threads:
+    with a_thread_each(trunk.device) as threads:
         for _ in in_threads(read, zip(images, keys, strict=True), threads):
             advance()
 
@@ -97,7 +97,7 @@ def make_maps(
 ) -> None:
     """The same for what students begin with."""
     maps.prepare()
-    with a_thread_each(maps.trunk.mean.device) as threads:
+    with a_thread_each(maps.trunk.device) as threads:
         for _ in in_threads(lambda item: maps.make(item[1], item[0].path), zip(images, keys, strict=True), threads):
             advance()
 

@@ -36,6 +36,10 @@ def load_model(path: Path) -> Learned:
     tensors, card = _finished(path)
     try:
         config = LearnConfig.from_dict(card["config"])
+        if config.trunk == "frozen" and "named_components" not in card["config"]:
+            raise MelmError(
+                f"{path}: learned by an earlier version of melm. Run its `melm train` again, with another --out"
+            )
         classes = tuple(card["classes"])
         network = build_network(config, len(classes))
         network.trunk.backbone.convention = convention_of(card["convention"])
@@ -73,12 +77,14 @@ def convention_of(kept: dict[str, Any]) -> InputConvention:
     return InputConvention(kept["order"], kept["highest"], tuple(kept["mean"]), tuple(kept["std"]))
 
 
-def basis_of(path: Path) -> tuple[Tensor, Tensor]:
-    """Mean and basis of the frozen trunk of an earlier run."""
+def basis_of(path: Path) -> dict[str, Tensor]:
+    """What the frozen trunk of an earlier run keeps, as `FrozenTrunk.fitted`."""
     tensors, _ = _finished(path)
-    if "trunk.basis" not in tensors:
+    kept = ("trunk.of_map.", "trunk.of_names.")
+    found = {name.removeprefix("trunk."): value for name, value in tensors.items() if name.startswith(kept)}
+    if not found:
         raise MelmError(f"{path}: a run whose trunk learned along has no basis")
-    return tensors["trunk.mean"], tensors["trunk.basis"]
+    return found
 
 
 def load_card(path: Path) -> dict[str, Any]:

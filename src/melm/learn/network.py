@@ -30,8 +30,9 @@ def build_network(config: LearnConfig, classes: int, backbone: Backbone | None =
     """A network with random layers above the backbone, drawn from PyTorch's current random state."""
     backbone = backbone or build_backbone(config.backbone)
     if config.trunk == "frozen":
-        frozen = FrozenTrunk(backbone, config.scales, config.normal_size, config.components)
-        neck = mlp(frozen.components, config.hidden, config.dropout)
+        kept = config.components, config.named_components
+        frozen = FrozenTrunk(backbone, config.scales, config.normal_size, *kept)
+        neck = mlp(frozen.width, config.hidden, config.dropout)
         return Network(frozen, MELM(neck, config.hidden, classes, config.settings))
     tuned = TunedTrunk(backbone, config.settings.reads_surround)
     return Network(tuned, MELM(PooledHead(backbone), backbone.features, classes, config.settings))

@@ -15,6 +15,7 @@ from melm.proposals import ProposalSettings
 
 TRUNKS = ("frozen", "tuned")
 OPTIMIZERS = ("sgd", "adamw")
+WITH_NAMES = ("lite0", "lite2")  # backbones whose classifier reads the mean of their map
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class LearnConfig:
     flips: bool = False  # tuned trunk: every other look is at the mirrored image
     normal_size: float = 160.0  # frozen trunk: a box is read at the scale where it is nearest to this, in pixels
     components: int = 256  # frozen trunk: what is kept of the map's channels
+    named_components: int = 0  # frozen trunk: and of what its own classifier calls a region
     hidden: int = 512  # frozen trunk: width of the two layers above it
     dropout: float = 0.5  # frozen trunk: in these layers
     # learning
@@ -50,7 +52,8 @@ class LearnConfig:
 
     def __post_init__(self) -> None:
         at_least_1 = ("epochs", "accumulate", "components", "hidden")
-        check_fields(self, {**dict.fromkeys(at_least_1, 1), "drop_after": 0, "boxes_a_step": 0, "seed": 0})
+        at_least_0 = ("drop_after", "boxes_a_step", "named_components", "seed")
+        check_fields(self, {**dict.fromkeys(at_least_1, 1), **dict.fromkeys(at_least_0, 0)})
         if not isinstance(self.proposals, ProposalSettings):
             raise UsageError(
                 f"proposals is {self.proposals!r}; settings of proposals were expected (--proposals, --file, --max-boxes)"
@@ -59,6 +62,10 @@ class LearnConfig:
         one_of("backbone", self.backbone, BACKBONES)
         one_of("trunk", self.trunk, TRUNKS)
         check_learning(self)
+        if self.named_components and self.backbone not in WITH_NAMES:
+            raise UsageError(
+                f"named_components is {self.named_components}, and {self.backbone} has no classifier on its map: set it to 0"
+            )
         if self.boxes_a_step and self.settings.feedback == "previous":
             raise UsageError("feedback = previous needs the same boxes in every step: set boxes_a_step to 0")
         if not 0 < self.normal_size < float("inf"):
@@ -140,6 +147,8 @@ class Preset:
                     f"Known: {', '.join(sorted(of_method | of_config))}."
                 )
         settings = settings.with_(**{k: v for k, v in changes.items() if k in of_method})
+        if changes.get("backbone", config.backbone) not in WITH_NAMES and "named_components" not in changes:
+            changes = {**changes, "named_components": 0}
         return replace(config, settings=settings, **{k: v for k, v in changes.items() if k in of_config})
 
 
@@ -173,6 +182,7 @@ PRESETS: dict[str, Preset] = {
         LearnConfig(
             preset="fast",
             proposals=ProposalSettings("edge-boxes", max_boxes=800),
+            named_components=128,
             epochs=3,
             drop_after=2,
             boxes_a_step=400,

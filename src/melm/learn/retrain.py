@@ -216,7 +216,7 @@ class _Teaching:
         self.students = teacher.students and teacher.students.to(processes.device)
         self.regions = None
         if isinstance(trunk := self.network.trunk, FrozenTrunk):
-            self.regions = read_features(ready, trunk, processes, (trunk.mean, trunk.basis))
+            self.regions = read_features(ready, trunk, processes, trunk.fitted())
 
     def objects(self, index: int) -> Objects:
         """The pseudo-objects of an image: what is found of its tags."""

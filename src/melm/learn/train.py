@@ -118,7 +118,7 @@ def about_run(
     ready: Ready,
     source: Source,
     processes: Processes,
-    basis: tuple[torch.Tensor, torch.Tensor] | None = None,
+    basis: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, Any]:
     """What run.json says: enough to know what was learned from what, and to refuse to mix it with anything else."""
     return {
@@ -126,7 +126,9 @@ def about_run(
         "classes": list(ready.images.classes),
         "data": data_record(source, len(ready.images)),
         "data_digest": data_digest(ready.images, ready.keys),
-        "basis": tensors_digest(basis) if basis else None,  # None: fitted to these images
+        "basis": tensors_digest([basis[name] for name in sorted(basis)])
+        if basis
+        else None,  # None: fitted to these images
         "left_out": list(ready.left_out),
         "processes": processes.world,
         "device": device_name(processes.device),

