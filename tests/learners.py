@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from melm.data import Source
-from melm.learn.presets import learn_config
+from melm.learn.presets import WITH_NAMES, learn_config
 from melm.learn.train import train
 from melm.proposals import ProposalSettings
 
@@ -32,7 +32,6 @@ SMALL = {
 TUNED = {  # a trunk that learns along, for few images
     "proposals": ProposalSettings("edge-boxes", max_boxes=10),
     "backbone": "resnet18",
-    "named_components": 0,
     "trunk": "tuned",
     "optimizer": "sgd",
     "scales": (64, 80),
@@ -45,8 +44,14 @@ TUNED = {  # a trunk that learns along, for few images
 }
 
 
+def small(changes):
+    """Settings of a small run; a backbone of another kind has no classifier on its map."""
+    other = changes.get("backbone", "lite0") not in WITH_NAMES
+    return {**SMALL, **({"named_components": 0} if other else {}), **changes}
+
+
 def small_config(method="MELM", **changes):
-    return learn_config("fast", method, {**SMALL, **changes})
+    return learn_config("fast", method, small(changes))
 
 
 def small_train(data, out, method="MELM", config=None, threads=1, **options):
@@ -64,7 +69,7 @@ def small_train(data, out, method="MELM", config=None, threads=1, **options):
 
 def small_arguments(data, out, **changes):
     """The same as arguments of the command line."""
-    changes = {**SMALL, **changes}
+    changes = small(changes)
     boxes = changes.pop("proposals")
     arguments = ["train", data, "--out", out, "--device", "cpu", "--workers", 1]
     arguments += ["--proposals", boxes.method, "--max-boxes", boxes.max_boxes]

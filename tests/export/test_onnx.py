@@ -148,7 +148,7 @@ def test_the_logarithm_of_a_sigmoid():
         {"prior_weight": 0.0, "score_weight": 0.0},
         TUNED,
         {**TUNED, "prior_weight": 0.0},
-        {"backbone": "resnet18", "named_components": 0},
+        {"backbone": "resnet18"},
     ],
     ids=lambda changes: ", ".join(f"{k} {v}" for k, v in changes.items())[:40] or "MELM",
 )

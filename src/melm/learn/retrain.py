@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from melm.learn.loop import AFTER_EPOCH, Learner, learn
 from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, convention_record, load_model
 from melm.learn.network import branches_of, default_branch, forward
-from melm.learn.processes import Processes, joined
+from melm.learn.processes import Processes, a_thread_each, joined
 from melm.learn.pseudo_objects import OBJECTS, Objects, keep, kept, objects_of_tag
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
 from melm.learn.students import RetrainConfig, Students, frozen_trunk, middle_scale
@@ -31,6 +32,7 @@ from melm.model.regression import moved
 from melm.model.student import FastRCNN
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import Proposals, ReadyMade
+from melm.workers import in_threads
 
 
 def retrain(
@@ -218,6 +220,12 @@ class _Teaching:
         if isinstance(trunk := self.network.trunk, FrozenTrunk):
             self.regions = read_features(ready, trunk, processes, trunk.fitted())
 
+    @property
+    def at_once(self) -> bool:
+        """Whether several images may be looked at at once, a core each, as `Looking.at_once` says. What is found is then the same
+        on any number of cores."""
+        return self.regions is not None and not (self.students and self.students.config.whole)
+
     def objects(self, index: int) -> Objects:
         """The pseudo-objects of an image: what is found of its tags."""
         image, key = self.ready.images[index], self.ready.keys[index]
@@ -252,9 +260,13 @@ def _objects(teaching: _Teaching, folder: RunFolder) -> list[Objects]:
     if not processes.first_does(lambda: kept(path) is not None):
         mine = processes.share(range(len(teaching.ready.keys)))
         found = {}
-        with processes.steps("objects", len(mine)) as steps:
-            for index in mine:
-                found[index] = teaching.objects(index)
+        alone = nullcontext(1)  # one image after another
+        with (
+            processes.steps("objects", len(mine)) as steps,
+            a_thread_each(processes.device) if teaching.at_once else alone as threads,
+        ):
+            for index, objects_there in in_threads(teaching.objects, mine, threads):
+                found[index] = objects_there
                 steps.advance()
         every = {index: one for share in processes.gather(found) for index, one in share.items()}
         processes.first_does(lambda: keep(path, [every[index] for index in range(len(every))]))
