@@ -14,7 +14,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
-from melm.errors import MelmError
+from melm.errors import MelmError, UsageError
+from melm.learn.data import starting_backbone
+from melm.learn.presets import learn_config
 from melm.model.backbones import InputConvention, build_backbone, load_weights, sources
 from melm.model.backbones.convert import NUMBERED
 from melm.model.backbones.efficientnet_lite import EfficientNetLite
@@ -384,6 +386,21 @@ def test_the_packages_fill_every_tensor(name, layers):
     assert set(state) == set(backbone.state_dict()) and not loaded.unused
     assert all(torch.equal(value, state[key]) for key, value in backbone.state_dict().items())
     assert loaded.missing == () and len(loaded.loaded) == layers
+
+
+@pytest.mark.parametrize("names", [0, 7])
+def test_a_network_without_imagenets_names(tmp_path, names):
+    """A file whose classifier was taken off, or knows other names: it is read, and what needs the names says so."""
+    state = {key: value for key, value in build_backbone("lite0").state_dict().items() if not key.startswith("_fc.")}
+    if names:
+        state |= {"_fc.weight": torch.zeros(names, 1280), "_fc.bias": torch.zeros(names)}
+    torch.save(state, tmp_path / "mine.pth")
+    loaded = load_weights(build_backbone("lite0"), tmp_path / "mine.pth")
+    assert loaded.missing == ("_fc",) and set(loaded.unused) == ({"_fc.weight", "_fc.bias"} if names else set())
+    given = {"weights": str(tmp_path / "mine.pth")}
+    assert starting_backbone(learn_config("fast", None, {**given, "named_components": 0}))
+    with pytest.raises(UsageError, match=r"mine.pth: has no classifier with .* --set named_components=0"):
+        starting_backbone(learn_config("fast", None, given))
 
 
 # Photos of VOC 2007 val, and the classes of ImageNet that they may be taken for

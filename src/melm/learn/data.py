@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from melm.data.records import DataError, TaggedImages
-from melm.errors import MelmError
+from melm.errors import MelmError, UsageError
 from melm.learn.features import FITTED_ON, fit_basis, make_regions
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import Processes
@@ -120,6 +120,11 @@ def starting_backbone(config: LearnConfig) -> tuple[Backbone, str]:
     if config.weights == "none":
         return backbone, f"{config.backbone}: random weights"
     loaded = load_weights(backbone, config.weights, config.weights_sha256 or None)
+    if config.named_components and "_fc" in loaded.missing:
+        raise UsageError(
+            f"{loaded.path}: has no classifier with ImageNet's 1,000 names, which {config.named_components} components of a "
+            "region come from. Learn without: --set named_components=0"
+        )
     return backbone, loaded.summary()
 
 

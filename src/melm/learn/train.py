@@ -126,9 +126,7 @@ def about_run(
         "classes": list(ready.images.classes),
         "data": data_record(source, len(ready.images)),
         "data_digest": data_digest(ready.images, ready.keys),
-        "basis": tensors_digest([basis[name] for name in sorted(basis)])
-        if basis
-        else None,  # None: fitted to these images
+        "basis": tensors_digest([basis[name] for name in sorted(basis)]) if basis else None,  # None: fitted to these
         "left_out": list(ready.left_out),
         "processes": processes.world,
         "device": device_name(processes.device),

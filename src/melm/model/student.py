@@ -56,9 +56,8 @@ class Student(nn.Module):
         self.reduce = nn.Linear(trunk.backbone.channels, begin.kept)
         with torch.no_grad():
             self.reduce.weight.copy_(begin.basis.T)
-            self.reduce.bias.copy_(
-                -begin.mean.double() @ begin.basis.double()
-            )  # to the same bits on any number of threads
+            # in double precision: the same bits on any number of threads
+            self.reduce.bias.copy_(-begin.mean.double() @ begin.basis.double())
         self.neck = mlp((3 + bins * bins) * begin.kept, hidden, dropout)
         self.verdict = Verdict(hidden, classes)
 

@@ -70,6 +70,9 @@ def convert(contents: Contents, backbone: Backbone, path: Path) -> Converted:
     if foreign:
         raise _unknown(contents, backbone, path, foreign[0])
     tensors = {key: value for key, value in contents.tensors.items() if key in own}
+    if any(value.shape != own[key].shape for key, value in tensors.items() if key.startswith(classifier)):
+        unused += [key for key in tensors if key.startswith(classifier)]  # it knows other names than ImageNet's
+        tensors = {key: value for key, value in tensors.items() if key not in unused}
     for key, value in tensors.items():
         if value.shape != own[key].shape:
             raise _mismatch(path, key, value.shape, own[key].shape)

@@ -83,7 +83,7 @@ class EfficientNetLite(Backbone):
     channels = LAST
     pooled_size = 7
     features = LAST
-    head_layers = ()
+    head_layers = ("_fc",)  # the classifier, which a file may lack, too
     convention = LITE
 
     def __init__(self, name: str, width: float, depth: float, stride: int = 16) -> None:
