@@ -46,8 +46,8 @@ HEAD = (
     "right, %",
     "by weight, %",
     "left out a tag",
-    "of these objects, %",
-    "of those not taught left out, %",
+    "of these right, %",
+    "of true ones not taught, left out, %",
 )
 
 
