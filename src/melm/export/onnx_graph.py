@@ -20,6 +20,7 @@ from melm.export.onnx_operators import (
     larger,
     log_sigmoid,
     means,
+    parts_of,
     region_weights,
     resized,
     size_of,
@@ -31,7 +32,7 @@ from melm.model.branches import Regions, Scores
 from melm.model.cliques import Cliques
 from melm.model.melm import MELM, Output
 from melm.model.regression import moved
-from melm.model.student import FastRCNN, Said, Student
+from melm.model.student import FastRCNN, Said, Student, alike
 from melm.model.trunks import FrozenTrunk, normal_scale, region_parts
 
 
@@ -143,14 +144,22 @@ class Scorer(nn.Module):
             small = torch.round(size.double() * scale / larger(size).double()).clamp(min=1)  # as `at_scales` rounds
             there = boxes[rows[-1]] * (small / size).float().repeat(2)
             weights = region_weights(*region_parts(there, 3, config.bins), map, self.backbone.stride)
+            sharp = [self.sharp(students.students[0], map, there)] if config.sharp else []
             for student, parts in zip(students.students, seen, strict=True):
                 assert isinstance(student, Student)
-                parts.append(means(student.reduce(student.tail(map)), weights))
+                parts.append(torch.cat([means(student.reduce(student.tail(map)), weights), *sharp], dim=1))
         said = []
         for student, parts in zip(students.students, seen, strict=True):
             assert isinstance(student, Student)
             said.append(student.verdict(student.neck(in_order(rows, parts))))
         return said
+
+    def sharp(self, student: nn.Module, map: Tensor, boxes: Tensor) -> Tensor:
+        """What every `Student` reads on the map of the first stages."""
+        assert isinstance(student, Student)
+        parts = student.sharp_parts(boxes)
+        weights = region_weights(parts, torch.zeros_like(parts), map, self.backbone.stride)
+        return alike(parts_of(map, weights)).flatten(1)
 
 
 class Detecting(MELM):

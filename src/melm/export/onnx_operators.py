@@ -133,7 +133,12 @@ def region_weights(outer: Tensor, holes: Tensor, map: Tensor, stride: int) -> Te
 
 def means(map: Tensor, weights: Tensor) -> Tensor:
     """As `trunks.means`: the parts beside each other, (n, parts C)."""
-    return (weights @ map.flatten(0, 1)).permute(1, 0, 2).flatten(1)
+    return parts_of(map, weights).flatten(1)
+
+
+def parts_of(map: Tensor, weights: Tensor) -> Tensor:
+    """The means over the parts of boxes, (n, parts, C)."""
+    return (weights @ map.flatten(0, 1)).permute(1, 0, 2)
 
 
 def in_order(rows: list[Tensor], values: list[Tensor]) -> Tensor:

@@ -132,7 +132,7 @@ def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
     before = teacher.students and teacher.students.config
     if before is None or before.whole != config.whole or (config.whole and before.backbone != config.backbone):
         return False
-    for name in ("folds", "scales", "bins", "hidden"):
+    for name in ("folds", "scales", "bins", "sharp", "hidden"):
         if getattr(before, name) != getattr(config, name):
             raise UsageError(
                 f"{teacher.path}: its students have {name} = {getattr(before, name)}; keep that when it is retrained again"

@@ -69,6 +69,7 @@ class RetrainConfig:
     box_weight: float = 1.0  # of the loss of where boxes move, beside that of what they are; 0: they stay
     # the student
     bins: int = 3  # own: a box is read in so many parts down and across, beside the whole of it; 0: the whole alone
+    sharp: bool = True  # own: its parts, and strips along its sides, are read on the map of the first stages as well
     hidden: int = 512  # own
     dropout: float = 0.5  # own
     teacher_weight: float = 0.2  # of log p of the teacher beside that of the student
@@ -125,7 +126,8 @@ class RetrainConfig:
 
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
-        return RetrainConfig(**{**kept, "scales": tuple(kept["scales"])})
+        """Of a run's card; what it does not name was not there when it learned."""
+        return RetrainConfig(**{"sharp": False, **kept, "scales": tuple(kept["scales"])})
 
     def branch(self, own: str) -> str:
         """The branch that teaches, of a run that detects with `own`."""
@@ -162,7 +164,7 @@ class Students(nn.Module):
         else:
             trunk = frozen_trunk(network, config)
             self.normal_size = trunk.normal_size
-            settings = config.hidden, config.dropout, config.bins
+            settings = config.hidden, config.dropout, config.bins, config.sharp
             students = [Student(trunk, *settings, classes) for _ in range(config.folds)]
         self.students = nn.ModuleList(students)
 

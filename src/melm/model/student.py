@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from melm.model.backbones.backbone import Backbone
 from melm.model.branches import start_small
 from melm.model.regions import pool_regions
-from melm.model.trunks import FrozenTrunk, means, mlp, normal_scale, region_parts
+from melm.model.trunks import FrozenTrunk, means, mlp, normal_scale, region_parts, side_strips
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,23 @@ class Student(nn.Module):
     """On the last stages of a frozen trunk. It begins as what the trunk sees, by the same basis.
 
     Each box is read at the scale where it has about a normal size, as the frozen trunk reads it: the mean over box, frame and
-    ring; and over each of bins x bins parts of the box, which tell a whole object from a part of one.
+    ring; and over each of bins x bins parts of the box, which tell a whole object from a part of one. A cell of the last stage
+    sees far around itself, so a box that is too large looks much like the right one there; `sharp` reads the parts, and strips
+    along the sides of the box, on the map of the first stages as well, whose cells see less.
     """
 
-    def __init__(self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, classes: int) -> None:
+    def __init__(self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, sharp: bool, classes: int) -> None:
         super().__init__()
-        self.tail, _ = trunk.backbone.split()
-        self.stride, self.bins = trunk.backbone.stride, bins
+        self.tail, channels = trunk.backbone.split()
+        self.stride, self.bins, self.sharp = trunk.backbone.stride, bins, sharp
         begin = trunk.of_map
         self.reduce = nn.Linear(trunk.backbone.channels, begin.kept)
         with torch.no_grad():
             self.reduce.weight.copy_(begin.basis.T)
             # in double precision: the same bits on any number of threads
             self.reduce.bias.copy_(-begin.mean.double() @ begin.basis.double())
-        self.neck = mlp((3 + bins * bins) * begin.kept, hidden, dropout)
+        width = (3 + bins * bins) * begin.kept + (len(self.sharp_parts(torch.zeros(0, 4))) * channels if sharp else 0)
+        self.neck = mlp(width, hidden, dropout)
         self.verdict = Verdict(hidden, classes)
 
     def forward(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Said:
@@ -66,10 +69,28 @@ class Student(nn.Module):
         seen = []
         for map, there in zip(maps, boxes, strict=True):
             if map is not None and len(there):
-                cells = self.reduce(self.tail(map))  # (h, w, D)
-                seen.append(torch.cat(means(cells, *region_parts(there, 3, self.bins), self.stride), dim=1))
+                seen.append(torch.cat(self.read(map, there), dim=1))
         said: Said = self.verdict(self.neck(torch.cat(seen)))
         return said
+
+    def read(self, map: Tensor, boxes: Tensor) -> list[Tensor]:
+        """The parts of boxes (n, 4) at the scale of a map (h, w, M): (n, D) of the last stage, then (n, M) of the first ones."""
+        cells = self.reduce(self.tail(map))  # (h, w, D)
+        parts = means(cells, *region_parts(boxes, 3, self.bins), self.stride)
+        if self.sharp:
+            sharp = self.sharp_parts(boxes)
+            parts += [alike(part) for part in means(map, sharp, torch.zeros_like(sharp), self.stride)]
+        return parts
+
+    def sharp_parts(self, boxes: Tensor) -> Tensor:
+        """What is read of boxes (n, 4) on the map of the first stages, (parts, n, 4)."""
+        strips = side_strips(boxes)
+        return torch.cat([region_parts(boxes, 0, self.bins)[0], strips]) if self.bins else strips
+
+
+def alike(values: Tensor) -> Tensor:
+    """Values (..., M) of the first stages, which no normalisation follows, with mean 0 and deviation 1 over the channels."""
+    return F.layer_norm(values, values.shape[-1:])
 
 
 class FastRCNN(nn.Module):

@@ -224,6 +224,20 @@ def region_parts(boxes: Tensor, parts: int = 3, bins: int = 0) -> tuple[Tensor, 
     return torch.stack(outer), torch.stack(holes)
 
 
+def side_strips(boxes: Tensor, share: float = 1 / 6) -> Tensor:
+    """(8, N, 4): along the left, right, top and bottom side of boxes (N, 4) a strip just inside and one just outside, each as
+    wide as this share of the box."""
+    x1, y1, x2, y2 = boxes.unbind(1)
+    across, down = (x2 - x1) * share, (y2 - y1) * share
+    strips = [
+        *((x1, y1, x1 + across, y2), (x1 - across, y1, x1, y2)),
+        *((x2 - across, y1, x2, y2), (x2, y1, x2 + across, y2)),
+        *((x1, y1, x2, y1 + down), (x1, y1 - down, x2, y1)),
+        *((x1, y2 - down, x2, y2), (x1, y2, x2, y2 + down)),
+    ]
+    return torch.stack([torch.stack(strip, dim=1) for strip in strips])
+
+
 def covers(boxes: Tensor, width: int, height: int) -> Tensor:
     """(N,) whether a box covers the picture: it has no ring, so there is no contrast with it either."""
     return (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= boxes.new_tensor([width, height])).all(dim=1)
