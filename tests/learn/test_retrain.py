@@ -311,15 +311,18 @@ def test_what_is_measured(taught, small_scenes, shared_cache):
     assert result.subject.about["branch"] == "fused"
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(learned, taught, small_scenes, shared_cache, tmp_path):
+def killed_and_taken_up(learned, scenes, out, config=CONFIG):
     def stop(epochs, network, strength):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        small_retrain(learned.run, small_scenes, tmp_path / "run", after_epoch=stop)
-    assert not (tmp_path / "run" / "model.json").exists()
-    small_retrain(learned.run, small_scenes, tmp_path / "run")
-    assert weights_of(tmp_path / "run") == weights_of(taught)
+        small_retrain(learned.run, scenes, out, config, after_epoch=stop)
+    assert not (out / "model.json").exists()
+    return small_retrain(learned.run, scenes, out, config)
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(learned, taught, small_scenes, shared_cache, tmp_path):
+    assert weights_of(killed_and_taken_up(learned, small_scenes, tmp_path / "run")) == weights_of(taught)
 
 
 def test_images_side_by_side_give_the_same_weights(learned, taught, small_scenes, shared_cache, tmp_path):
@@ -345,6 +348,19 @@ def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_c
     subjects = [melm.evaluate(run, small_scenes / "train.json").subject for run in (taught, other, second)]
     assert [subject.seeds for subject in subjects] == [(0, 0), (0, 5), (0, 0, 0)]
     assert subjects[0].alike == subjects[1].alike != subjects[2].alike
+
+
+def test_stages_that_stay(learned, small_scenes, shared_cache, tmp_path):
+    """They are the trunk's own, however long the students learn; what is learned above them is taken up after a stop."""
+    fixed = CONFIG.with_(tail_share=0.0)
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", fixed)
+    found = load(run, device="cpu")
+    begun = Students(found.network, fixed, len(found.classes), "all").students
+    for one, new in zip(found.students.students, begun, strict=True):
+        after = dict(one.named_parameters())
+        same = {name.split(".")[0] for name, value in new.named_parameters() if torch.equal(value, after[name])}
+        assert same == {"tail", "reduce"}
+    assert weights_of(killed_and_taken_up(learned, small_scenes, tmp_path / "again", fixed)) == weights_of(run)
 
 
 def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):
@@ -523,6 +539,21 @@ def test_a_run_of_an_earlier_version_says_so(taught, tmp_path, part, name, said)
     (run / "model.json").write_text(json.dumps(card))
     with pytest.raises(MelmError, match=said):
         load(run, device="cpu")
+
+
+def test_a_run_from_before_sharper_students_still_detects(learned, small_scenes, shared_cache, tmp_path):
+    config = CONFIG.with_(epochs=1, sharp=False)
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", config)
+    path = next((small_scenes / "test").glob("*.jpg"))
+    expected = load(run, device="cpu")(path)
+    card = json.loads((run / "model.json").read_text())
+    del card["retrained"]["sharp"]
+    (run / "model.json").write_text(json.dumps(card))
+    found = load(run, device="cpu")
+    assert found.students.config == config
+    np.testing.assert_array_equal(found(path).boxes, expected.boxes)
+    with pytest.raises(UsageError, match="its students have sharp = False"):
+        small_retrain(run, small_scenes, tmp_path / "again")
 
 
 def test_a_trunk_that_learned_along_teaches_a_whole_network(small_scenes, tmp_path):

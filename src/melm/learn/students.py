@@ -78,7 +78,7 @@ class RetrainConfig:
     # learning
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
-    tail_share: float = 0.1  # of the learning rate, for the trunk's last stages
+    tail_share: float = 0.1  # of the learning rate, for what was learned before; 0: the trunk's last stages stay
     momentum: float = 0.9  # sgd
     weight_decay: float = 0.01
     epochs: int = 3
@@ -164,7 +164,7 @@ class Students(nn.Module):
         else:
             trunk = frozen_trunk(network, config)
             self.normal_size = trunk.normal_size
-            settings = config.hidden, config.dropout, config.bins, config.sharp
+            settings = config.hidden, config.dropout, config.bins, config.sharp, config.tail_share == 0
             students = [Student(trunk, *settings, classes) for _ in range(config.folds)]
         self.students = nn.ModuleList(students)
 

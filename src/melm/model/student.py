@@ -47,10 +47,13 @@ class Student(nn.Module):
     Each box is read at the scale where it has about a normal size, as the frozen trunk reads it: the mean over box, frame and
     ring; and over each of bins x bins parts of the box, which tell a whole object from a part of one. A cell of the last stage
     sees far around itself, so a box that is too large looks much like the right one there; `sharp` reads the parts, and strips
-    along the sides of the box, on the map of the first stages as well, whose cells see less.
+    along the sides of the box, on the map of the first stages as well, whose cells see less. With `fixed`, stages and basis
+    stay as they came, and a step need not go back through them.
     """
 
-    def __init__(self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, sharp: bool, classes: int) -> None:
+    def __init__(
+        self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, sharp: bool, fixed: bool, classes: int
+    ) -> None:
         super().__init__()
         self.tail, channels = trunk.backbone.split()
         self.stride, self.bins, self.sharp = trunk.backbone.stride, bins, sharp
@@ -60,6 +63,8 @@ class Student(nn.Module):
             self.reduce.weight.copy_(begin.basis.T)
             # in double precision: the same bits on any number of threads
             self.reduce.bias.copy_(-begin.mean.double() @ begin.basis.double())
+        for before in (self.tail, self.reduce):
+            before.requires_grad_(not fixed)
         width = (3 + bins * bins) * begin.kept + (len(self.sharp_parts(torch.zeros(0, 4))) * channels if sharp else 0)
         self.neck = mlp(width, hidden, dropout)
         self.verdict = Verdict(hidden, classes)

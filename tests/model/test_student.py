@@ -1,0 +1,85 @@
+"""What a student reads of a box: the parts of the last stage, and sharper ones of the first stages."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from melm.model.backbones import build_backbone
+from melm.model.student import Student, alike
+from melm.model.trunks import FrozenTrunk, side_strips
+
+
+def student(bins: int = 3, sharp: bool = True, fixed: bool = False) -> Student:
+    torch.manual_seed(0)
+    trunk = FrozenTrunk(build_backbone("lite0"), (96,), 64.0, 4)
+    trunk.fit(torch.rand(20, 1280))
+    return Student(trunk, 8, 0.0, bins, sharp, fixed, 3).eval()
+
+
+def test_strips_by_hand():
+    strips = side_strips(torch.tensor([[12.0, 0, 24, 60]]))[:, 0].tolist()
+    assert strips == [
+        [12, 0, 14, 60],  # left, inside
+        [10, 0, 12, 60],  # and outside
+        [22, 0, 24, 60],  # right
+        [24, 0, 26, 60],
+        [12, 0, 24, 10],  # top
+        [12, -10, 24, 0],  # beyond the image: it will be 0
+        [12, 50, 24, 60],  # bottom
+        [12, 60, 24, 70],
+    ]
+
+
+@given(corner=st.tuples(st.floats(-50, 500), st.floats(-50, 500)), side=st.tuples(st.floats(1, 500), st.floats(1, 500)))
+def test_strips_lie_along_the_sides(corner, side):
+    box = torch.tensor([*corner, corner[0] + side[0], corner[1] + side[1]]).double()
+    inner, outer = side_strips(box[None])[0::2, 0], side_strips(box[None])[1::2, 0]
+    assert bool((inner[:, :2] >= box[:2] - 1e-6).all() and (inner[:, 2:] <= box[2:] + 1e-6).all())
+    shared = (torch.minimum(outer[:, 2:], box[2:]) - torch.maximum(outer[:, :2], box[:2])).clamp(min=0)
+    torch.testing.assert_close(shared.prod(dim=1), torch.zeros(4, dtype=torch.double))  # they touch the box, no more
+    areas = [(strips[:, 2:] - strips[:, :2]).prod(dim=1) for strips in (inner, outer)]
+    torch.testing.assert_close(areas[0], areas[1])
+    torch.testing.assert_close(areas[0], (box[2:] - box[:2]).prod().expand(4) / 6)
+
+
+def test_a_step_in_the_first_map_is_seen_in_the_strips_beside_it():
+    """A map that is one thing left of pixel 64 and another right of it, and a box that begins there."""
+    one, middle = student(), 112
+    left, right = torch.randn(middle), torch.randn(middle)
+    map = torch.stack([left] * 4 + [right] * 4)[None].expand(8, 8, middle).contiguous()  # cells of 16 pixels
+    parts = one.read(map, torch.tensor([[64.0, 32, 112, 80]]))
+    assert [part.shape for part in parts] == [(1, 4)] * 12 + [(1, middle)] * 17
+    strips = parts[-8:]
+    for number, expected in enumerate([right, left, right, right, right, right, right, right]):
+        torch.testing.assert_close(strips[number][0], alike(expected), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bins", [0, 3])
+@pytest.mark.parametrize("sharp", [False, True])
+def test_what_is_read_fits_the_layers(bins, sharp):
+    one = student(bins, sharp)
+    map, boxes = torch.randn(5, 6, 112), torch.tensor([[0.0, 0, 96, 80], [10, 20, 11, 21], [90, 70, 300, 200]])
+    assert len(one.read(map, boxes)) == 3 + bins**2 + sharp * (bins**2 + 8)
+    said = one([map, None], [boxes, torch.zeros(0, 4)])
+    assert said.log_prob.shape == (3, 4) and said.shift.shape == (3, 4)
+    assert bool(torch.isfinite(said.log_prob).all() and torch.isfinite(said.shift).all())
+
+
+def test_nothing_stays_nothing():
+    """A strip beyond the map is 0, and so is what is left when it is brought to a deviation of 1."""
+    assert torch.equal(alike(torch.zeros(2, 5)), torch.zeros(2, 5))
+    values = alike(torch.tensor([[1.0, 2, 3, 6]]))
+    assert values.mean().item() == pytest.approx(0, abs=1e-6)
+    assert values.std(correction=0).item() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_what_learns(fixed):
+    one = student(fixed=fixed)
+    said = one([torch.randn(5, 6, 112)], [torch.tensor([[0.0, 0, 96, 80]])])
+    (said.log_prob.sum() + said.shift.sum()).backward()
+    learned = {
+        name.split(".")[0] for name, p in one.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0
+    }
+    assert learned == {"neck", "verdict"} if fixed else learned >= {"tail", "reduce", "neck", "verdict"}
