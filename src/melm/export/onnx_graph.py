@@ -159,7 +159,7 @@ class Scorer(nn.Module):
         assert isinstance(student, Student)
         parts = student.sharp_parts(boxes)
         weights = region_weights(parts, torch.zeros_like(parts), map, self.backbone.stride)
-        return alike(parts_of(map, weights)).flatten(1)
+        return alike(parts_of(map, weights), student.channels).flatten(1)
 
 
 class Detecting(MELM):

@@ -55,7 +55,7 @@ class Student(nn.Module):
         self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, sharp: bool, fixed: bool, classes: int
     ) -> None:
         super().__init__()
-        self.tail, channels = trunk.backbone.split()
+        self.tail, self.channels = trunk.backbone.split()
         self.stride, self.bins, self.sharp = trunk.backbone.stride, bins, sharp
         begin = trunk.of_map
         self.reduce = nn.Linear(trunk.backbone.channels, begin.kept)
@@ -65,7 +65,9 @@ class Student(nn.Module):
             self.reduce.bias.copy_(-begin.mean.double() @ begin.basis.double())
         for before in (self.tail, self.reduce):
             before.requires_grad_(not fixed)
-        width = (3 + bins * bins) * begin.kept + (len(self.sharp_parts(torch.zeros(0, 4))) * channels if sharp else 0)
+        width = (3 + bins * bins) * begin.kept + (
+            len(self.sharp_parts(torch.zeros(0, 4))) * self.channels if sharp else 0
+        )
         self.neck = mlp(width, hidden, dropout)
         self.verdict = Verdict(hidden, classes)
 
@@ -84,7 +86,7 @@ class Student(nn.Module):
         parts = means(cells, *region_parts(boxes, 3, self.bins), self.stride)
         if self.sharp:
             sharp = self.sharp_parts(boxes)
-            parts += [alike(part) for part in means(map, sharp, torch.zeros_like(sharp), self.stride)]
+            parts += [alike(part, self.channels) for part in means(map, sharp, torch.zeros_like(sharp), self.stride)]
         return parts
 
     def sharp_parts(self, boxes: Tensor) -> Tensor:
@@ -93,9 +95,9 @@ class Student(nn.Module):
         return torch.cat([region_parts(boxes, 0, self.bins)[0], strips]) if self.bins else strips
 
 
-def alike(values: Tensor) -> Tensor:
-    """Values (..., M) of the first stages, which no normalisation follows, with mean 0 and deviation 1 over the channels."""
-    return F.layer_norm(values, values.shape[-1:])
+def alike(values: Tensor, channels: int) -> Tensor:
+    """Values (..., M) of the first stages, which no normalisation follows, with mean 0 and deviation 1 over their M channels."""
+    return F.layer_norm(values, (channels,))
 
 
 class FastRCNN(nn.Module):
