@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melm.model.backbones import build_backbone
-from melm.model.student import Student, alike
+from melm.model.student import Student, normalised
 from melm.model.trunks import FrozenTrunk, side_strips
 
 
@@ -52,7 +52,7 @@ def test_a_step_in_the_first_map_is_seen_in_the_strips_beside_it():
     assert [part.shape for part in parts] == [(1, 4)] * 12 + [(1, middle)] * 17
     strips = parts[-8:]
     for number, expected in enumerate([right, left, right, right, right, right, right, right]):
-        torch.testing.assert_close(strips[number][0], alike(expected, middle), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(strips[number][0], normalised(expected, middle), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("bins", [0, 3])
@@ -68,8 +68,8 @@ def test_what_is_read_fits_the_layers(bins, sharp):
 
 def test_nothing_stays_nothing():
     """A strip beyond the map is 0, and so is what is left when it is brought to a deviation of 1."""
-    assert torch.equal(alike(torch.zeros(2, 5), 5), torch.zeros(2, 5))
-    values = alike(torch.tensor([[1.0, 2, 3, 6]]), 4)
+    assert torch.equal(normalised(torch.zeros(2, 5), 5), torch.zeros(2, 5))
+    values = normalised(torch.tensor([[1.0, 2, 3, 6]]), 4)
     assert values.mean().item() == pytest.approx(0, abs=1e-6)
     assert values.std(correction=0).item() == pytest.approx(1, abs=1e-3)
 

@@ -32,7 +32,7 @@ from melm.model.branches import Regions, Scores
 from melm.model.cliques import Cliques
 from melm.model.melm import MELM, Output
 from melm.model.regression import moved
-from melm.model.student import FastRCNN, Said, Student, alike
+from melm.model.student import FastRCNN, Said, Student, normalised
 from melm.model.trunks import FrozenTrunk, normal_scale, region_parts
 
 
@@ -159,7 +159,7 @@ class Scorer(nn.Module):
         assert isinstance(student, Student)
         parts = student.sharp_parts(boxes)
         weights = region_weights(parts, torch.zeros_like(parts), map, self.backbone.stride)
-        return alike(parts_of(map, weights), student.channels).flatten(1)
+        return normalised(parts_of(map, weights), student.channels).flatten(1)
 
 
 class Detecting(MELM):

@@ -86,7 +86,9 @@ class Student(nn.Module):
         parts = means(cells, *region_parts(boxes, 3, self.bins), self.stride)
         if self.sharp:
             sharp = self.sharp_parts(boxes)
-            parts += [alike(part, self.channels) for part in means(map, sharp, torch.zeros_like(sharp), self.stride)]
+            parts += [
+                normalised(part, self.channels) for part in means(map, sharp, torch.zeros_like(sharp), self.stride)
+            ]
         return parts
 
     def sharp_parts(self, boxes: Tensor) -> Tensor:
@@ -95,7 +97,7 @@ class Student(nn.Module):
         return torch.cat([region_parts(boxes, 0, self.bins)[0], strips]) if self.bins else strips
 
 
-def alike(values: Tensor, channels: int) -> Tensor:
+def normalised(values: Tensor, channels: int) -> Tensor:
     """Values (..., M) of the first stages, which no normalisation follows, with mean 0 and deviation 1 over their M channels."""
     return F.layer_norm(values, (channels,))
 
