@@ -164,7 +164,7 @@ def lessons_of(taught, small_scenes, config=CONFIG):
     objects = kept_objects(taught / "objects.npz")
     keys = tuple(content_key(read_bytes(image.path)) for image in images)
     ready = Ready(images, keys, looking.proposals)
-    maps = MapStore(detector.network.trunk, config.scales)
+    maps = MapStore(detector.network, config)
     return Lessons(ready, objects, config, maps, detector.network.trunk.normal_size), detector
 
 
@@ -351,15 +351,18 @@ def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_c
 
 
 def test_stages_that_stay(learned, small_scenes, shared_cache, tmp_path):
-    """They are the trunk's own, however long the students learn; what is learned above them is taken up after a stop."""
+    """Students have none of their own; what is learned above them is taken up after a stop, and taught again."""
     fixed = CONFIG.with_(tail_share=0.0)
     run = small_retrain(learned.run, small_scenes, tmp_path / "run", fixed)
     found = load(run, device="cpu")
     begun = Students(found.network, fixed, len(found.classes), "all").students
     for one, new in zip(found.students.students, begun, strict=True):
         after = dict(one.named_parameters())
-        same = {name.split(".")[0] for name, value in new.named_parameters() if torch.equal(value, after[name])}
-        assert same == {"tail", "reduce"}
+        assert {name.split(".")[0] for name in after} == {"neck", "verdict"}
+        assert not any(torch.equal(value, after[name]) for name, value in new.named_parameters() if value.ndim == 2)
+    with pytest.raises(UsageError, match=r"its students have tail_share = 0\.0; keep that"):
+        small_retrain(run, small_scenes, tmp_path / "other", fixed.with_(tail_share=0.1))
+    assert load(small_retrain(run, small_scenes, tmp_path / "second", fixed), device="cpu").branch == "fused"
     assert weights_of(killed_and_taken_up(learned, small_scenes, tmp_path / "again", fixed)) == weights_of(run)
 
 
@@ -401,7 +404,7 @@ def test_what_cannot_be_retrained_is_said(learned, small_scenes, shared_cache, t
 
 
 def test_a_damaged_map_is_made_again(learned, taught, small_scenes, copied_cache, tmp_path):
-    (folder,) = (copied_cache / "maps").glob("lite0-*")
+    folder = MapStore(load(learned.run, device="cpu").network, CONFIG, copied_cache).folder
     whole = {path: path.read_bytes() for path in folder.rglob("*.npz")}
     path = sorted(whole)[0]
     path.write_bytes(whole[path][:100])

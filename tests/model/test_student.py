@@ -1,5 +1,6 @@
 """What a student reads of a box: the parts of the last stage, and sharper ones of the first stages."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,11 +11,15 @@ from melm.model.student import Student, normalised
 from melm.model.trunks import FrozenTrunk, side_strips
 
 
-def student(bins: int = 3, sharp: bool = True, fixed: bool = False) -> Student:
+def a_trunk() -> FrozenTrunk:
     torch.manual_seed(0)
     trunk = FrozenTrunk(build_backbone("lite0"), (96,), 64.0, 4)
     trunk.fit(torch.rand(20, 1280))
-    return Student(trunk, 8, 0.0, bins, sharp, fixed, 3).eval()
+    return trunk
+
+
+def student(bins: int = 3, sharp: bool = True, fixed: bool = False) -> Student:
+    return Student(a_trunk(), 8, 0.0, bins, sharp, fixed, 3).eval()
 
 
 def test_strips_by_hand():
@@ -57,9 +62,13 @@ def test_a_step_in_the_first_map_is_seen_in_the_strips_beside_it():
 
 @pytest.mark.parametrize("bins", [0, 3])
 @pytest.mark.parametrize("sharp", [False, True])
-def test_what_is_read_fits_the_layers(bins, sharp):
-    one = student(bins, sharp)
-    map, boxes = torch.randn(5, 6, 112), torch.tensor([[0.0, 0, 96, 80], [10, 20, 11, 21], [90, 70, 300, 200]])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_what_is_read_fits_the_layers(bins, sharp, fixed):
+    one = student(bins, sharp, fixed)
+    map, boxes = (
+        torch.randn(5, 6, 116 if fixed else 112),
+        torch.tensor([[0.0, 0, 96, 80], [10, 20, 11, 21], [90, 70, 300, 200]]),
+    )
     assert len(one.read(map, boxes)) == 3 + bins**2 + sharp * (bins**2 + 8)
     said = one([map, None], [boxes, torch.zeros(0, 4)])
     assert said.log_prob.shape == (3, 4) and said.shift.shape == (3, 4)
@@ -77,9 +86,23 @@ def test_nothing_stays_nothing():
 @pytest.mark.parametrize("fixed", [False, True])
 def test_what_learns(fixed):
     one = student(fixed=fixed)
-    said = one([torch.randn(5, 6, 112)], [torch.tensor([[0.0, 0, 96, 80]])])
+    said = one([torch.randn(5, 6, 116 if fixed else 112)], [torch.tensor([[0.0, 0, 96, 80]])])
     (said.log_prob.sum() + said.shift.sum()).backward()
     learned = {
         name.split(".")[0] for name, p in one.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0
     }
     assert learned == {"neck", "verdict"} if fixed else learned >= {"tail", "reduce", "neck", "verdict"}
+
+
+def test_stages_that_stay_are_the_trunks_own():
+    """Students without stages read, of maps that hold them, what others read before they learn; and normalise it."""
+    trunk, boxes = a_trunk(), torch.tensor([[0.0, 0, 96, 80], [16, 20, 70, 64]])
+    pixels = np.random.default_rng(0).integers(0, 255, (80, 96, 3), dtype=np.uint8)
+    (first,), (both,) = trunk.student_maps(pixels, (96,), deep=False), trunk.student_maps(pixels, (96,), deep=True)
+    assert torch.equal(both[..., :112], first)
+    own, none = (Student(trunk, 8, 0.0, 3, True, fixed, 3).eval() for fixed in (False, True))
+    mean_of_box = trunk.look(pixels, boxes).box
+    with torch.no_grad():
+        torch.testing.assert_close(own.read(first, boxes)[0], mean_of_box, rtol=1e-3, atol=1e-3)
+        for number, (had, has) in enumerate(zip(own.read(first, boxes), none.read(both, boxes), strict=True)):
+            torch.testing.assert_close(has, normalised(had, 4) if number < 12 else had, rtol=1e-3, atol=1e-3)

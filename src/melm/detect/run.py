@@ -50,7 +50,7 @@ class Looking:
         single = isinstance(trunk, FrozenTrunk) and detector.settings.views == "single"
         self.regions = RegionStore(trunk, self.proposals.settings) if single else None  # type: ignore[arg-type]
         students = detector.students if single and detector.students and not detector.students.config.whole else None
-        self.maps = MapStore(trunk, students.config.scales) if students else None  # type: ignore[arg-type]
+        self.maps = MapStore(detector.network, students.config) if students else None
         for store in (self.regions, self.maps):
             if store and keep:
                 store.prepare()

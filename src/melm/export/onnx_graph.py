@@ -134,29 +134,39 @@ class Scorer(nn.Module):
     def of_maps(self, students: Students, image: Tensor, boxes: Tensor) -> list[Said]:
         """As each `Student`."""
         config, size = students.config, size_of(image)
-        stem = self.backbone.stem
         best = normal_scale(boxes, config.scales, larger(size), students.normal_size)  # type: ignore[arg-type]
         rows: list[Tensor] = []
         seen: list[list[Tensor]] = [[] for _ in students.students]
         for s, scale in enumerate(config.scales):
-            map = stem(self.small(image, scale)[0])[0].permute(1, 2, 0)  # (h, w, M)
+            map = self.student_map(self.small(image, scale)[0], config.fixed)
             rows.append(torch.nonzero(best == s)[:, 0])
             small = torch.round(size.double() * scale / larger(size).double()).clamp(min=1)  # as `at_scales` rounds
             there = boxes[rows[-1]] * (small / size).float().repeat(2)
             weights = region_weights(*region_parts(there, 3, config.bins), map, self.backbone.stride)
-            sharp = [self.sharp(students.students[0], map, there)] if config.sharp else []
             for student, parts in zip(students.students, seen, strict=True):
                 assert isinstance(student, Student)
-                parts.append(torch.cat([means(student.reduce(student.tail(map)), weights), *sharp], dim=1))
+                first, cells = student.stages(map)
+                read = parts_of(cells, weights)  # (n, parts, D)
+                read = normalised(read, student.components) if config.fixed else read
+                sharp = [self.sharp(student, first, there)] if config.sharp else []
+                parts.append(torch.cat([read.flatten(1), *sharp], dim=1))
         said = []
         for student, parts in zip(students.students, seen, strict=True):
             assert isinstance(student, Student)
             said.append(student.verdict(student.neck(in_order(rows, parts))))
         return said
 
-    def sharp(self, student: nn.Module, map: Tensor, boxes: Tensor) -> Tensor:
-        """What every `Student` reads on the map of the first stages."""
-        assert isinstance(student, Student)
+    def student_map(self, small: Tensor, deep: bool) -> Tensor:
+        """As `FrozenTrunk.student_maps`, of one scale."""
+        assert self.frozen is not None
+        first = self.backbone.stem(small)
+        seen = [first[0].permute(1, 2, 0)]
+        if deep:
+            seen.append(self.frozen.of_map(self.backbone.tail(first)[0].permute(1, 2, 0)))
+        return torch.cat(seen, dim=2)
+
+    def sharp(self, student: Student, map: Tensor, boxes: Tensor) -> Tensor:
+        """What a `Student` reads on the map of the first stages."""
         parts = student.sharp_parts(boxes)
         weights = region_weights(parts, torch.zeros_like(parts), map, self.backbone.stride)
         return normalised(parts_of(map, weights), student.channels).flatten(1)

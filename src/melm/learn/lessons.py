@@ -119,14 +119,16 @@ class Lessons:
         return Lesson(index, fold_of(key, config.folds), seen, boxes, *of_box, self.known[index])
 
     def of_maps(self, key: str, found: Proposals, objects: Objects, random: np.random.Generator) -> View:
-        """Boxes of two scales: that of one of the objects, and another."""
+        """Boxes of two scales, that of one of the objects and another; of all where the trunk does not work in a step."""
         scales, larger = self.config.scales, max(found.width, found.height)
         number, of_object = (
             normal_scale(torch.from_numpy(boxes), scales, larger, self.normal_size)
             for boxes in (found.boxes, objects.boxes)
         )
-        wanted = scales_of_step(int(of_object[random.integers(len(objects))]), len(scales), random)
-        there: NDArray[np.bool_] = np.isin(number.numpy(), wanted)
+        there = np.ones(len(number), bool)
+        if not self.config.fixed:
+            wanted = scales_of_step(int(of_object[random.integers(len(objects))]), len(scales), random)
+            there = np.isin(number.numpy(), wanted)
 
         def show(chosen: NDArray[np.intp]) -> Shown:
             assert self.maps is not None

@@ -1,7 +1,7 @@
-"""What the first stages of a trunk make of an image, computed once and kept: what a student begins with.
+"""What a student begins with, of an image: what the stages of a trunk that do not learn make of it, computed once and kept.
 
 A file per image, named by its content, with the map of every scale (h, w, M) in half precision. The folder's name stands for the
-network with its weights, and the scales.
+network with its weights, its basis where all its stages stay, and the scales.
 """
 
 from __future__ import annotations
@@ -21,22 +21,27 @@ from torch import Tensor
 from melm.data.images import read_image
 from melm.errors import MelmError
 from melm.files import cache_folder, packed, prepare_store, write_whole
-from melm.model.trunks import FrozenTrunk
+from melm.learn.network import Network
+from melm.learn.students import RetrainConfig, frozen_trunk
 
 VERSION = 2  # raise it when the same names would give other numbers
 
 
 class MapStore:
-    """Maps of images at some scales."""
+    """Maps of images at some scales, for students of one kind."""
 
-    def __init__(self, trunk: FrozenTrunk, scales: tuple[int, ...], cache: Path | None = None) -> None:
-        self.trunk, self.scales, self.made = trunk, scales, 0
+    def __init__(self, network: Network, config: RetrainConfig, cache: Path | None = None) -> None:
+        self.trunk = trunk = frozen_trunk(network, config)
+        self.scales, self.deep, self.made = config.scales, config.fixed, 0
         self._counting = threading.Lock()
         digest = hashlib.blake2b(str(trunk.backbone.convention).encode(), digest_size=16)
-        for name, value in sorted(trunk.backbone.state_dict().items()):
+        weights = trunk.backbone.state_dict()
+        if self.deep:
+            weights = {**weights, **trunk.of_map.state_dict(prefix="of_map.")}
+        for name, value in sorted(weights.items()):
             digest.update(name.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-        self.about = {"version": VERSION, "backbone": digest.hexdigest(), "scales": list(scales)}
+        self.about = {"version": VERSION, "backbone": digest.hexdigest(), "scales": list(self.scales)}
         named = hashlib.blake2b(json.dumps(self.about, sort_keys=True).encode(), digest_size=6).hexdigest()
         self.folder = (cache or cache_folder()) / "maps" / f"{trunk.backbone.name}-{named}"
 
@@ -87,4 +92,4 @@ class MapStore:
     def make(self, key: str, path: Path) -> None:
         """Sees to it that the maps of an image are there."""
         if not self.has(key):
-            self.put(key, self.trunk.stem_maps(read_image(path), self.scales))
+            self.put(key, self.trunk.student_maps(read_image(path), self.scales, self.deep))

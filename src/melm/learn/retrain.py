@@ -86,7 +86,7 @@ def retrain(
         for text in opening(ready, f"students of {run}", config, processes):
             say(text)
         maps = _maps(teacher, config, ready, processes)
-        objects = _objects(_Teaching(teacher, config, ready, processes), folder)
+        objects = _objects(_Teaching(teacher, config, ready, processes, maps if goes_on else None), folder)
         teaching = sum(int(found.taught.sum()) for found in objects)
         left_out = sum(map(len, objects)) - teaching
         besides = f", {left_out:,} left out" if left_out else ""
@@ -132,8 +132,9 @@ def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
     before = teacher.students and teacher.students.config
     if before is None or before.whole != config.whole or (config.whole and before.backbone != config.backbone):
         return False
-    for name in ("folds", "scales", "bins", "sharp", "hidden"):
-        if getattr(before, name) != getattr(config, name):
+    for name in ("folds", "scales", "bins", "sharp", "hidden", "tail_share"):
+        same = before.fixed == config.fixed if name == "tail_share" else getattr(before, name) == getattr(config, name)
+        if not same:
             raise UsageError(
                 f"{teacher.path}: its students have {name} = {getattr(before, name)}; keep that when it is retrained again"
             )
@@ -201,7 +202,7 @@ def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Proc
     """What the first stages of the trunk make of every image, where only the last ones learn."""
     if config.whole:
         return None
-    maps = MapStore(frozen_trunk(teacher.network, config).to(processes.device), config.scales)
+    maps = MapStore(teacher.network.to(processes.device), config)
     mine, keys = processes.share(list(ready.images)), processes.share(ready.keys)
     with processes.steps("maps", len(mine)) as steps:
         make_maps(maps, mine, keys, steps.advance)
@@ -212,8 +213,11 @@ def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Proc
 class _Teaching:
     """What the run that teaches says of the images, from stored features where it has any."""
 
-    def __init__(self, teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes) -> None:
-        self.teacher, self.config, self.ready, self.processes = teacher, config, ready, processes
+    def __init__(
+        self, teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes, maps: MapStore | None
+    ) -> None:
+        """`maps` where the students of a run that is retrained again see what those to be taught see."""
+        self.teacher, self.config, self.ready, self.processes, self.maps = teacher, config, ready, processes, maps
         self.network = teacher.network.to(processes.device)
         self.students = teacher.students and teacher.students.to(processes.device)
         self.regions = None
@@ -247,7 +251,7 @@ class _Teaching:
         output = forward(self.network, self.teacher.strength, regions, found)
         branch = self.config.branch(default_branch(self.teacher.config))
         if self.students is not None and self.config.teacher == "own":
-            seen = self.students.inputs(self.network, read_image(path))
+            seen = self.maps.get(key) if self.maps else self.students.inputs(self.network, read_image(path))
             output, branch = self.students.judge(output, seen, found, key), "fused"
         shift = output.shift_of(branch)
         boxes = boxes if shift is None else moved(boxes, shift.cpu(), found.width, found.height)

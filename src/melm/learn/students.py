@@ -78,7 +78,7 @@ class RetrainConfig:
     # learning
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
-    tail_share: float = 0.1  # of the learning rate, for what was learned before; 0: the trunk's last stages stay
+    tail_share: float = 0.0  # of the learning rate, for what was learned before; 0: the trunk's last stages stay
     momentum: float = 0.9  # sgd
     weight_decay: float = 0.01
     epochs: int = 3
@@ -103,6 +103,11 @@ class RetrainConfig:
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
         if min(self.teacher_weight, self.class_weight, self.evidence_weight, self.box_weight) < 0:
             raise UsageError("teacher_weight, class_weight, evidence_weight and box_weight are 0 or more")
+
+    @property
+    def fixed(self) -> bool:
+        """Whether nothing learns but the layers above a frozen trunk."""
+        return self.tail_share == 0 and not self.whole
 
     @property
     def whole(self) -> bool:
@@ -164,7 +169,7 @@ class Students(nn.Module):
         else:
             trunk = frozen_trunk(network, config)
             self.normal_size = trunk.normal_size
-            settings = config.hidden, config.dropout, config.bins, config.sharp, config.tail_share == 0
+            settings = config.hidden, config.dropout, config.bins, config.sharp, config.fixed
             students = [Student(trunk, *settings, classes) for _ in range(config.folds)]
         self.students = nn.ModuleList(students)
 
@@ -182,7 +187,8 @@ class Students(nn.Module):
     def inputs(self, network: Network, pixels: Pixels) -> list[Tensor | None]:
         """What they are shown of an RGB image, by scale."""
         if not self.config.whole:
-            return list(frozen_trunk(network, self.config).stem_maps(pixels, self.config.scales))
+            trunk = frozen_trunk(network, self.config)
+            return list(trunk.student_maps(pixels, self.config.scales, self.config.fixed))
         middle = middle_scale(self.config.scales)
         return [torch.from_numpy(resized(pixels, s)) if s == middle else None for s in self.config.scales]
 
@@ -209,7 +215,12 @@ class Students(nn.Module):
         boxes = mirrored_boxes(boxes, found.width) if flip else boxes
         there, rows = self.divided(boxes, found.width, found.height)
         shown = [None if one is None else one.to(device) for one in seen], [some.to(device) for some in there]
-        said = [student(*shown) for student in self.of(key)]
+        asked = self.of(key)
+        if self.config.fixed and isinstance(first := asked[0], Student):
+            seen_of_boxes = first.seen(*shown)
+            said = [student.say(seen_of_boxes) for student in asked if isinstance(student, Student)]
+        else:
+            said = [student(*shown) for student in asked]
         prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0)
         student, shift = torch.empty_like(prob), torch.empty(len(boxes), 4, device=device)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()

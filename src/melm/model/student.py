@@ -48,23 +48,23 @@ class Student(nn.Module):
     ring; and over each of bins x bins parts of the box, which tell a whole object from a part of one. A cell of the last stage
     sees far around itself, so a box that is too large looks much like the right one there; `sharp` reads the parts, and strips
     along the sides of the box, on the map of the first stages as well, whose cells see less. With `fixed`, stages and basis
-    stay as they came, and a step need not go back through them.
+    stay as they came: a student has none of its own, all students read the trunk's, and every part they read is normalised.
     """
 
     def __init__(
         self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, sharp: bool, fixed: bool, classes: int
     ) -> None:
         super().__init__()
-        self.tail, self.channels = trunk.backbone.split()
-        self.stride, self.bins, self.sharp = trunk.backbone.stride, bins, sharp
+        tail, self.channels = trunk.backbone.split()
+        self.stride, self.bins, self.sharp, self.fixed = trunk.backbone.stride, bins, sharp, fixed
         begin = trunk.of_map
-        self.reduce = nn.Linear(trunk.backbone.channels, begin.kept)
-        with torch.no_grad():
-            self.reduce.weight.copy_(begin.basis.T)
-            # in double precision: the same bits on any number of threads
-            self.reduce.bias.copy_(-begin.mean.double() @ begin.basis.double())
-        for before in (self.tail, self.reduce):
-            before.requires_grad_(not fixed)
+        self.components = begin.kept
+        if not fixed:
+            self.tail, self.reduce = tail, nn.Linear(trunk.backbone.channels, begin.kept)
+            with torch.no_grad():
+                self.reduce.weight.copy_(begin.basis.T)
+                # in double precision: the same bits on any number of threads
+                self.reduce.bias.copy_(-begin.mean.double() @ begin.basis.double())
         width = (3 + bins * bins) * begin.kept + (
             len(self.sharp_parts(torch.zeros(0, 4))) * self.channels if sharp else 0
         )
@@ -72,24 +72,40 @@ class Student(nn.Module):
         self.verdict = Verdict(hidden, classes)
 
     def forward(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Said:
-        """maps (h, w, M) by scale, or None where there are no boxes (n, 4) at it. Rows: the boxes of one scale after another."""
+        """maps of `FrozenTrunk.student_maps` by scale, or None where there are no boxes (n, 4) at it. Rows: the boxes of one
+        scale after another."""
+        return self.say(self.seen(maps, boxes))
+
+    def seen(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Tensor:
+        """All that is read of each box, in a row. With `fixed` it is the same for all students of a run."""
         seen = []
         for map, there in zip(maps, boxes, strict=True):
             if map is not None and len(there):
                 seen.append(torch.cat(self.read(map, there), dim=1))
-        said: Said = self.verdict(self.neck(torch.cat(seen)))
+        return torch.cat(seen)
+
+    def say(self, seen: Tensor) -> Said:
+        said: Said = self.verdict(self.neck(seen))
         return said
 
     def read(self, map: Tensor, boxes: Tensor) -> list[Tensor]:
-        """The parts of boxes (n, 4) at the scale of a map (h, w, M): (n, D) of the last stage, then (n, M) of the first ones."""
-        cells = self.reduce(self.tail(map))  # (h, w, D)
+        """The parts of boxes (n, 4) at the scale of a map (h, w, M or M + D): (n, D) of the last stage, then (n, M) of the first
+        ones."""
+        first, cells = self.stages(map)
         parts = means(cells, *region_parts(boxes, 3, self.bins), self.stride)
+        if self.fixed:
+            parts = [normalised(part, self.components) for part in parts]
         if self.sharp:
             sharp = self.sharp_parts(boxes)
-            parts += [
-                normalised(part, self.channels) for part in means(map, sharp, torch.zeros_like(sharp), self.stride)
-            ]
+            read = means(first, sharp, torch.zeros_like(sharp), self.stride)
+            parts += [normalised(part, self.channels) for part in read]
         return parts
+
+    def stages(self, map: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first stages say (h, w, M), and the components of what the last ones make of it (h, w, D)."""
+        if self.fixed:
+            return map[..., : self.channels].contiguous(), map[..., self.channels :].contiguous()
+        return map, self.reduce(self.tail(map))
 
     def sharp_parts(self, boxes: Tensor) -> Tensor:
         """What is read of boxes (n, 4) on the map of the first stages, (parts, n, 4)."""
@@ -98,8 +114,8 @@ class Student(nn.Module):
 
 
 def normalised(values: Tensor, channels: int) -> Tensor:
-    """Values (..., M) of the first stages, which no normalisation follows, with mean 0 and deviation 1 over their M channels."""
-    return F.layer_norm(values, (channels,))
+    """Values (..., channels) with mean 0 and deviation 1 over their channels."""
+    return F.layer_norm(values, (channels,))  # the number is given, for a trace takes shapes for values
 
 
 class FastRCNN(nn.Module):

@@ -113,13 +113,18 @@ class FrozenTrunk(nn.Module):
         return Regions(*parts)
 
     @torch.no_grad()
-    def stem_maps(self, pixels: Pixels, scales: tuple[int, ...]) -> list[Tensor]:
-        """What the first part of the trunk makes of an image at each scale, (h, w, M) each: what a student begins with."""
-        stem, device = self.reading().stem, self.device
+    def student_maps(self, pixels: Pixels, scales: tuple[int, ...], deep: bool) -> list[Tensor]:
+        """What a student begins with, of an image at each scale: what the first part of the trunk makes of it, (h, w, M) each;
+        with `deep` the components of what the last part makes of that as well, (h, w, M + D)."""
+        reading, device = self.reading(), self.device
         maps = []
         for scale in scales:
             image = self.backbone.normalise(torch.from_numpy(resized(pixels, scale)).to(device))[None]
-            maps.append(stem(image.to(memory_format=torch.channels_last))[0].permute(1, 2, 0).contiguous())
+            map = reading.stem(image.to(memory_format=torch.channels_last))  # (1, M, h, w)
+            seen = [map[0].permute(1, 2, 0)]
+            if deep:
+                seen.append(self.of_map(reading.tail(map)[0].permute(1, 2, 0)))
+            maps.append(torch.cat(seen, dim=2).contiguous())
         return maps
 
     @torch.no_grad()

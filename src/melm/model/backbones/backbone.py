@@ -46,6 +46,8 @@ class Reading(Protocol):
 
     def stem(self, image: Tensor) -> Tensor: ...
 
+    def tail(self, map: Tensor) -> Tensor: ...
+
 
 class Backbone(nn.Module, ABC):
     """A convolutional network, cut where boxes are pooled.
@@ -81,8 +83,12 @@ class Backbone(nn.Module, ABC):
         """The first part of the trunk, up to a map at its stride: (1, 3, H, W) -> (1, M, h, w)."""
         raise UsageError(f"{self.name}: its trunk is not made in two parts. lite0 and lite2 are")
 
+    def tail(self, map: Tensor) -> Tensor:
+        """The rest of it: (1, M, h, w) -> (1, C, h, w)."""
+        raise UsageError(f"{self.name}: its trunk is not made in two parts. lite0 and lite2 are")
+
     def split(self) -> tuple[nn.Module, int]:
-        """What comes after the stem, (h, w, M) -> (h, w, C), as a module of its own with a copy of the weights; and M."""
+        """The tail, (h, w, M) -> (h, w, C), as a module of its own with a copy of the weights; and M."""
         raise UsageError(f"{self.name}: its trunk is not made in two parts. lite0 and lite2 are")
 
     @abstractmethod

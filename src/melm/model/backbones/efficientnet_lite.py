@@ -115,13 +115,16 @@ class EfficientNetLite(Backbone):
         self.train(self.training)  # batch normalisation in its lasting mode from the start
 
     def trunk(self, image: Tensor) -> Tensor:
-        x: Tensor = self._blocks[self.cut :](self.stem(image))
-        return F.relu6(self._bn1(self._conv_head(x)))
+        return self.tail(self.stem(image))
 
     def stem(self, image: Tensor) -> Tensor:
         """All before the stage whose stride became a dilation."""
         x: Tensor = self._blocks[: self.cut](F.relu6(self._bn0(self._conv_stem(image))))
         return x
+
+    def tail(self, map: Tensor) -> Tensor:
+        """Two stages and the last convolution."""
+        return F.relu6(self._bn1(self._conv_head(self._blocks[self.cut :](map))))
 
     @property
     def classifier(self) -> nn.Linear:
@@ -131,7 +134,6 @@ class EfficientNetLite(Backbone):
         return Folded(self)
 
     def split(self) -> tuple[nn.Module, int]:
-        """Two stages and the last convolution."""
         return Tail(self), self.middle
 
     def head(self, pooled: Tensor) -> Tensor:

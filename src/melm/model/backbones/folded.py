@@ -66,10 +66,13 @@ class Folded:
 
     def trunk(self, image: Tensor) -> Tensor:
         """(1, 3, H, W), channels last -> (1, C, h, w)"""
-        x = self.stem(image)
+        return self.tail(self.stem(image))
+
+    def tail(self, map: Tensor) -> Tensor:
+        """(1, M, h, w), channels last -> (1, C, h, w). Like the rest it works in place, but never on what it is given."""
         for layer in self.last:
-            x = layer(x)
-        return x
+            map = layer(map)
+        return map
 
 
 def scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
