@@ -241,6 +241,15 @@ def test_the_file_of_a_network_that_learned_as_a_whole(learned, small_scenes, ru
     assert written.parity.difference <= 1e-4 and written.parity.pixels <= 0.01
 
 
+def test_the_file_of_students_whose_stages_learned(learned, small_scenes, runtime, shared_cache, tmp_path):
+    config = RetrainConfig(
+        tail_share=0.1, scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=1, drop_after=1
+    )
+    run = retrain(learned.run, small_scenes / "train-tags.csv", tmp_path / "run", config, device="cpu", workers=1)
+    written = onnx_model.export_onnx(melm.load(run, device="cpu"), tmp_path / "it.onnx")
+    assert written.parity.difference <= 1e-4 and written.parity.pixels <= 0.01
+
+
 @pytest.mark.parametrize("branch", ["student", "fused", "all"])
 def test_every_branch_of_a_retrained_run(taught, branch):
     detector = melm.load(taught, DetectSettings(branch), "cpu")

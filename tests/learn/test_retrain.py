@@ -351,19 +351,44 @@ def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_c
 
 
 def test_stages_that_stay(learned, small_scenes, shared_cache, tmp_path):
-    """Students have none of their own; what is learned above them is taken up after a stop, and taught again."""
-    fixed = CONFIG.with_(tail_share=0.0)
-    run = small_retrain(learned.run, small_scenes, tmp_path / "run", fixed)
+    """Students have none of their own: all learn above those of the trunk."""
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run")
     found = load(run, device="cpu")
-    begun = Students(found.network, fixed, len(found.classes), "all").students
+    begun = Students(found.network, CONFIG, len(found.classes), "all").students
     for one, new in zip(found.students.students, begun, strict=True):
         after = dict(one.named_parameters())
         assert {name.split(".")[0] for name in after} == {"neck", "verdict"}
         assert not any(torch.equal(value, after[name]) for name, value in new.named_parameters() if value.ndim == 2)
     with pytest.raises(UsageError, match=r"its students have tail_share = 0\.0; keep that"):
-        small_retrain(run, small_scenes, tmp_path / "other", fixed.with_(tail_share=0.1))
-    assert load(small_retrain(run, small_scenes, tmp_path / "second", fixed), device="cpu").branch == "fused"
-    assert weights_of(killed_and_taken_up(learned, small_scenes, tmp_path / "again", fixed)) == weights_of(run)
+        small_retrain(run, small_scenes, tmp_path / "other", CONFIG.with_(tail_share=0.1))
+
+
+def test_stages_that_learn(learned, small_scenes, shared_cache, tmp_path):
+    """Every student has its own, which begin as the trunk's; what they learned is taken up after a stop."""
+    learns = CONFIG.with_(tail_share=0.1)
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", learns)
+    found = load(run, device="cpu")
+    begun = Students(found.network, learns, len(found.classes), "all").students
+    for one, new in zip(found.students.students, begun, strict=True):
+        after = dict(one.named_parameters())
+        moved = {name.split(".")[0] for name, value in new.named_parameters() if not torch.equal(value, after[name])}
+        assert moved == {"tail", "reduce", "neck", "verdict"}
+    with pytest.raises(UsageError, match=r"its students have tail_share = 0\.1; keep that"):
+        small_retrain(run, small_scenes, tmp_path / "other")
+    assert weights_of(killed_and_taken_up(learned, small_scenes, tmp_path / "again", learns)) == weights_of(run)
+
+
+def test_all_students_read_the_same_of_stages_that_stay(taught, small_scenes, shared_cache):
+    """What is read once for all is what each would read by itself."""
+    lessons, detector = lessons_of(taught, small_scenes)
+    students, key = detector.students, lessons.ready.keys[0]
+    found, seen = lessons.ready.proposals.get(key), lessons.maps.get(key)
+    log_prob, shift = students.verdicts(seen, found)
+    there, rows = students.divided(torch.from_numpy(found.boxes), found.width, found.height)
+    with torch.no_grad():
+        said = [one(seen, there) for one in students.students]
+    torch.testing.assert_close(log_prob[rows].exp(), torch.stack([one.log_prob.exp() for one in said]).mean(dim=0))
+    torch.testing.assert_close(shift[rows], torch.stack([one.shift for one in said]).mean(dim=0))
 
 
 def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):
@@ -545,7 +570,7 @@ def test_a_run_of_an_earlier_version_says_so(taught, tmp_path, part, name, said)
 
 
 def test_a_run_from_before_sharper_students_still_detects(learned, small_scenes, shared_cache, tmp_path):
-    config = CONFIG.with_(epochs=1, sharp=False)
+    config = CONFIG.with_(epochs=1, sharp=False, tail_share=0.1)
     run = small_retrain(learned.run, small_scenes, tmp_path / "run", config)
     path = next((small_scenes / "test").glob("*.jpg"))
     expected = load(run, device="cpu")(path)

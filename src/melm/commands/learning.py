@@ -245,7 +245,7 @@ def train(
 @click.option(
     "--backbone",
     help="Network that learns as a whole from the images: resnet50, resnet101, vgg16, ... Without it, or with the name of "
-    "RUN's frozen trunk (lite0), the last stages of that trunk learn, on stored maps.",
+    "RUN's frozen trunk (lite0), layers above that trunk learn, on stored maps.",
 )
 @click.option("--weights", help="Weights that --backbone starts from: a file or an https address.")
 @click.option("--weights-sha256", help="Checksum of the weights; needed for an address.")
@@ -266,7 +266,7 @@ def train(
 def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **options: Any) -> int:
     """Learn a Fast R-CNN detector, classes and box regression, from the objects that RUN finds in DATA.
 
-    Without --backbone the last stages of RUN's frozen trunk learn, in folds, so that every image is judged by a student that
+    Without --backbone layers above RUN's frozen trunk learn, in folds, so that every image is judged by a student that
     never saw it. The same command goes on where it was stopped. For several processes: torchrun --nproc-per-node N -m melm
     retrain ...
 

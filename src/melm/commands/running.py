@@ -29,7 +29,7 @@ OF_RECIPE = {"recipe", "path", "data", "out", "basis", "device", "workers", *REA
 @click.option(
     "--retrain/--no-retrain",
     default=None,
-    help="Learn on from what was found, with the network's last stages: better boxes, for two to three times the work.  "
+    help="Learn on from what was found, as Fast R-CNN: better boxes, for about twice the work.  "
     "[default: yes, on a frozen trunk]",
 )
 @export_options
@@ -70,7 +70,7 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
     can = config.trunk == "frozen" and config.backbone in IN_TWO_PARTS
     if again and not can:
         raise UsageError(
-            f"--retrain: only the last stages of a frozen {' or '.join(IN_TWO_PARTS)} learn on here. Learn with --no-retrain, "
+            f"--retrain: students learn here above a frozen {' or '.join(IN_TWO_PARTS)} alone. Learn with --no-retrain, "
             "then: melm retrain RUN DATA --backbone NAME --weights FILE"
         )
     again = can if again is None else again

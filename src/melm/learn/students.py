@@ -24,7 +24,7 @@ from melm.model.trunks import FrozenTrunk, Pixels, mirrored_boxes, resized
 from melm.proposals import Proposals
 
 Verdicts = tuple[Tensor, Tensor]
-IN_TWO_PARTS = ("lite0", "lite2")  # networks of which only the last stages learn, on stored maps of the first
+IN_TWO_PARTS = ("lite0", "lite2")  # networks above which students learn, or on whose first stages
 # Where a network learns as a whole: Fast R-CNN's own way. It speaks alone, as in the paper, and there is one of it.
 WHOLE: dict[str, Any] = {
     "scales": (480, 576, 688),
@@ -48,7 +48,7 @@ WHOLE: dict[str, Any] = {
 class RetrainConfig:
     """Everything that decides what students learn from a given run and data."""
 
-    backbone: str = "own"  # the run's, of which the last stages learn; or the name of one that learns as a whole
+    backbone: str = "own"  # the run's, which stays or of which the last stages learn; or one that learns as a whole
     weights: str = "package"  # it starts from: a file, an https address, or none. Not for `own`
     weights_sha256: str = ""
     scales: tuple[int, ...] = (192, 288, 416, 608)  # of the larger side, in pixels

@@ -1,6 +1,6 @@
 """A student: a Fast R-CNN detector that is taught boxes which another one found.
 
-Either on the last stages of a frozen trunk, whose first stages stay as they are and whose maps of them are stored (`Student`), or
+Either on a frozen trunk, whose maps are stored, with last stages of its own or with the trunk's (`Student`), or
 a network of its own that learns as a whole (`FastRCNN`). Both read boxes at several scales and say what each is and how it has to
 move, so that what they find is not bound to the proposals.
 """
@@ -42,7 +42,7 @@ class Verdict(nn.Module):
 
 
 class Student(nn.Module):
-    """On the last stages of a frozen trunk. It begins as what the trunk sees, by the same basis.
+    """On a frozen trunk. It begins as what the trunk sees, by the same basis.
 
     Each box is read at the scale where it has about a normal size, as the frozen trunk reads it: the mean over box, frame and
     ring; and over each of bins x bins parts of the box, which tell a whole object from a part of one. A cell of the last stage
