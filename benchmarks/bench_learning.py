@@ -60,17 +60,18 @@ def items_of(network: Network, config: LearnConfig, random: np.random.Generator)
 
 
 def lessons_of(network: Network, config: RetrainConfig, random: np.random.Generator) -> list[Any]:
-    """What steps of retraining see of them: boxes at two of the scales."""
+    """What steps of retraining see of them: boxes at all scales, or at two where the trunk's last stages learn."""
     made = []
     for index in range(config.accumulate):
         assert isinstance(network.trunk, FrozenTrunk)
         pixels, trunk = draw_scene(index, (WIDTH, HEIGHT)).pixels, network.trunk
         boxes = some_boxes(random, 4000)
         number = normal_scale(boxes, config.scales, WIDTH, trunk.normal_size)
-        wanted = torch.isin(number, torch.tensor([index % 4, (index + 1) % 4])).nonzero()[:96, 0]
+        shown = range(4) if config.fixed else (index % 4, (index + 1) % 4)
+        wanted = torch.isin(number, torch.tensor(shown)).nonzero()[:96, 0]
         there, _ = at_scales(boxes[wanted], number[wanted], config.scales, WIDTH, HEIGHT)
         with torch.no_grad():
-            maps = trunk.stem_maps(pixels, config.scales)
+            maps = trunk.student_maps(pixels, config.scales, config.fixed)
         seen = [map if len(some) else None for map, some in zip(maps, there, strict=True)]
         target = torch.from_numpy(random.integers(0, CLASSES + 1, len(wanted)))
         rest = torch.zeros(len(wanted), 4), torch.ones(len(wanted)) / 96, torch.ones(CLASSES)
@@ -100,16 +101,17 @@ def main() -> None:
     keep_freed_memory()
     torch.manual_seed(0)
     random, threads = np.random.default_rng(0), torch.get_num_threads()
-    config, again = learn_config("fast", None, {"weights": "none"}), RetrainConfig()
+    config = learn_config("fast", None, {"weights": "none"})
     network = build_network(config, CLASSES)
     assert isinstance(network.trunk, FrozenTrunk)
     network.trunk.fit(torch.randn(3000, network.trunk.backbone.channels))
-    students = Students(network, again, CLASSES, "all")
     folder = RunFolder(Path("none"))
     sides: dict[str, tuple[Learner, list[Any]]] = {
         "fast": (Learner(Step(network, config), config, [], ALONE, folder), items_of(network, config, random)),
-        "retraining": (Learner(StudentStep(students), again, [], ALONE, folder), lessons_of(network, again, random)),
     }
+    for name, again in (("retraining", RetrainConfig()), ("stages learn", RetrainConfig(tail_share=0.1))):
+        step = StudentStep(Students(network, again, CLASSES, "all"))
+        sides[name] = Learner(step, again, [], ALONE, folder), lessons_of(network, again, random)
     seconds: dict[str, dict[str, list[float]]] = {name: {"one after another": [], "side by side": []} for name in sides}
     for name, (learner, images) in sides.items():
         learner.network.train()
@@ -125,6 +127,8 @@ def main() -> None:
         print(
             f"{name:12s}{1e3 * before:8.0f} ms one after another {1e3 * after:8.0f} ms side by side {before / after:6.2f}"
         )
+    stay, learn = (results[name]["side by side"] for name in ("retraining", "stages learn"))
+    print(f"a step of retraining where the trunk's stages learn, by one where they stay: {learn / stay:.2f}")
     options.out.parent.mkdir(exist_ok=True)
     kept = {"torch": torch.__version__, "threads": threads, "images": config.accumulate, "seconds": results}
     options.out.write_text(json.dumps(kept, indent=2) + "\n")

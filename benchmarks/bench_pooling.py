@@ -1,4 +1,5 @@
-"""How fast RoI max pooling is: our numba kernel, the plain PyTorch one, and torchvision's where it can be imported.
+"""How fast RoI max pooling is: our numba kernel, the plain PyTorch one, and torchvision's where it can be imported; and the means
+of regions that a frozen trunk and students read, by our kernel and by PyTorch's embedding bag.
 
     python benchmarks/bench_pooling.py --threads 1
 
@@ -20,10 +21,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from melm.model.pooling import roi_pool, roi_pool_reference, torchvision_ops
+from melm.model import pooling
+from melm.model.pooling import region_mean, roi_pool, roi_pool_reference, torchvision_ops
+from melm.model.trunks import region_parts
 
 STRIDE = 16
 CASES = ((512, 7), (256, 6))  # channels and bins of VGG16's pooling, and of VGG-F's
+MEANS = ((1280, 0), (256, 3))  # channels, and parts down and across: of what a frozen trunk reads, and a student
 PLAIN_REPEATS = 2  # it takes seconds
 Pool = Callable[[Tensor, Tensor, int, float], Tensor]
 
@@ -96,6 +100,35 @@ def compare(channels: int, size: int, count: int, repeats: int) -> dict[str, obj
     return {"map": [height, width, channels], "boxes": count, "size": size, "repeats": repeats, "median": rows}
 
 
+def compare_means(channels: int, bins: int, count: int, repeats: int) -> dict[str, object]:
+    """The same for the means over box, frame, ring and parts of an image's boxes at one scale, without a way back."""
+    torch.manual_seed(0)
+    height, width = 28, 38
+    features = torch.randn(height, width, channels)
+    outer, holes = (parts.flatten(0, 1) for parts in region_parts(proposals(count, height, width), 3, bins))
+    serves = pooling._by_kernel
+    times: dict[str, list[float]] = {"numba": [], "plain": []}
+    try:
+        for turn in range(repeats + 1):
+            results = []
+            for name in times:
+                pooling._by_kernel = serves if name == "numba" else lambda features: False
+                start = time.perf_counter()
+                results.append(region_mean(features, outer, 1 / STRIDE, holes))
+                if turn:  # the first compiles
+                    times[name].append(time.perf_counter() - start)
+            assert torch.allclose(*results, rtol=1e-6, atol=1e-6), "they do not agree"
+    finally:
+        pooling._by_kernel = serves
+    ours, plain = (statistics.median(times[name]) * 1000 for name in ("numba", "plain"))
+    print(
+        f"{channels} x {height} x {width}, {count} boxes, {3 + bins**2} means of each  numba {ours:7.1f} ms  "
+        f"plain {plain:7.1f} ms ({plain / ours:5.2f}x)"
+    )
+    median = {"numba": round(ours, 1), "plain": round(plain, 1), "ratio": round(plain / ours, 2)}
+    return {"map": [height, width, channels], "boxes": count, "means": 3 + bins**2, "median": median}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "pooling.json")
@@ -107,9 +140,10 @@ def main() -> None:
     if torchvision_ops() is None:
         print("torchvision is not installed, or does not work beside this torch: left out")
     cases = [compare(channels, size, options.boxes, options.repeats) for channels, size in CASES]
+    means = [compare_means(channels, bins, options.boxes // 6, options.repeats) for channels, bins in MEANS]
     machine = {"torch": torch.__version__, "threads": torch.get_num_threads(), "processor": platform.processor()}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": machine, "cases": cases}, indent=2) + "\n")
+    options.out.write_text(json.dumps({"machine": machine, "cases": cases, "means": means}, indent=2) + "\n")
     print(f"wrote {options.out}")
 
 

@@ -288,6 +288,17 @@ def test_no_argmax_is_kept_where_no_gradient_is_wanted(monkeypatch):
     assert asked == [(False, 0), (False, 0), (True, 60 * 2 * 2 * 37)]
 
 
+@settings(deadline=None)
+@given(problems(torch.float32), st.booleans())
+def test_means_by_the_kernel_are_those_of_plain_torch(problem, with_holes):
+    """The plain way is taken where there is a way back, which gradcheck has checked above."""
+    features, boxes, _, scale, holes = problem
+    holes = holes if with_holes else None
+    plain = region_mean(features.clone().requires_grad_(), boxes, scale, holes)
+    assert not region_mean(features, boxes, scale, holes).requires_grad and plain.requires_grad
+    torch.testing.assert_close(region_mean(features, boxes, scale, holes), plain.detach(), rtol=1e-6, atol=1e-6)
+
+
 def test_no_boxes():
     features = torch.randn(5, 6, 3, requires_grad=True)
     none = torch.zeros(0, 4)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from melm.model.pooling_numba import max_pool
+from melm.model.pooling_numba import max_pool, running_sums, weighted_sums
 
 NOTHING = (1, 1, 0, 0)  # a hole with no cell in it
 
@@ -159,30 +159,25 @@ def region_mean(features: Tensor, boxes: Tensor, scale: float, holes: Tensor | N
     limit = torch.tensor([width, height, width, height], device=features.device)
     box = (boxes.detach().to(features.device, torch.float64) * scale).clamp(min=torch.zeros_like(limit), max=limit)
     # sums from the top left corner, in float64 since a sum over a large map and a difference of two follow: (H + 1, W + 1, C)
-    integral = F.pad(features.double().cumsum(0).cumsum(1), (0, 0, 1, 0, 1, 0)).view(-1, channels)
+    by_kernel = _by_kernel(features)
+    integral = running_sums(features) if by_kernel else F.pad(features.double().cumsum(0).cumsum(1), (0, 0, 1, 0, 1, 0))
     index, weight, area = _corner_terms(box, width, height)
-    if holes is None:
-        return _weighted_sums(integral, index, _over(weight, area)).to(features.dtype)
-    hole = holes.detach().to(features.device, torch.float64) * scale
-    hole = torch.cat([torch.maximum(hole[:, :2], box[:, :2]), torch.minimum(hole[:, 2:], box[:, 2:])], dim=1)
-    hole_index, hole_weight, hole_area = _corner_terms(hole, width, height)
-    whole, broken = (
-        torch.nonzero(some)[:, 0] for some in (hole_area == 0, hole_area > 0)
-    )  # half the sums for the whole ones
-    terms = torch.cat([index, hole_index], dim=1)[broken], torch.cat([weight, -hole_weight], dim=1)[broken]
-    sums = torch.cat(
-        [
-            _weighted_sums(integral, index[whole], _over(weight[whole], area[whole])),
-            _weighted_sums(integral, terms[0], _over(terms[1], (area - hole_area)[broken])),
-        ]
-    )
-    return sums[torch.argsort(torch.cat([whole, broken]))].to(features.dtype)
+    if holes is not None:
+        hole = holes.detach().to(features.device, torch.float64) * scale
+        hole = torch.cat([torch.maximum(hole[:, :2], box[:, :2]), torch.minimum(hole[:, 2:], box[:, 2:])], dim=1)
+        hole_index, hole_weight, hole_area = _corner_terms(hole, width, height)
+        index, weight = torch.cat([index, hole_index], dim=1), torch.cat([weight, -hole_weight], dim=1)
+        area = area - hole_area
+    there = area > 1e-6  # of a cell; what is less is rounding
+    weight = torch.where(there[:, None], weight / area[:, None].where(there[:, None], 1), 0)
+    flat = integral.view(-1, channels)
+    return weighted_sums(flat, index, weight) if by_kernel else _weighted_sums(flat, index, weight).to(features.dtype)
 
 
-def _over(weight: Tensor, area: Tensor) -> Tensor:
-    """Weights (N, K) of sums over regions, to those of means; 0 for a region of less than rounding, 1e-6 of a cell."""
-    there = (area > 1e-6)[:, None]
-    return torch.where(there, weight / area[:, None].where(there, 1), 0)
+def _by_kernel(features: Tensor) -> bool:
+    """Whether numba's kernels serve: on a processor, in single precision, and nothing to go back."""
+    grad = features.requires_grad and torch.is_grad_enabled()
+    return features.device.type == "cpu" and features.dtype == torch.float32 and not grad
 
 
 def _corner_terms(box: Tensor, width: int, height: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,8 @@
-"""RoI max pooling on the processor: numba kernels, and the autograd function around them.
+"""Pooling on the processor: numba kernels, and the autograd function around that of RoI max pooling.
 
-The layout is (H, W, C), so that the channels of a cell lie side by side and one comparison serves many of them. Work is dealt to
-as many threads as torch uses; who does what does not change a bit of the result.
+The layout is (H, W, C), so that the channels of a cell lie side by side and one comparison serves many of them. The work of max
+pooling is dealt to as many threads as torch uses; who does what does not change a bit of the result. Means of regions are taken
+on one thread, which holds no other back: those who take many have an image on every thread (benchmarks/bench_pooling.py).
 """
 
 from __future__ import annotations
@@ -117,3 +118,44 @@ class _MaxPool(torch.autograd.Function):
         block = -(-channels // (16 * threads)) * 16  # whole cache lines: threads do not share one
         _backward(flat.numpy(), argmax.view(-1, channels).numpy(), threads, block, result.numpy())
         return result.view(ctx.map_shape), None, None, None, None
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _running_sums(features, sums):  # type: ignore[no-untyped-def]
+    height, width, channels = features.shape
+    for y in range(height):
+        row = np.zeros(channels)
+        for x in range(width):
+            for c in range(channels):
+                row[c] += features[y, x, c]
+                sums[y + 1, x + 1, c] = sums[y, x + 1, c] + row[c]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _weighted_sums(table, index, weight, result):  # type: ignore[no-untyped-def]
+    channels = table.shape[1]
+    for m in range(len(index)):
+        total = np.zeros(channels)
+        for k in range(index.shape[1]):
+            share = weight[m, k]
+            if share != 0:
+                row = table[index[m, k]]
+                for c in range(channels):
+                    total[c] += share * row[c]
+        result[m] = total
+
+
+def running_sums(features: Tensor) -> Tensor:
+    """(H, W, C) -> (H + 1, W + 1, C), double: the sum of all cells above and to the left."""
+    height, width, channels = features.shape
+    sums = torch.zeros(height + 1, width + 1, channels, dtype=torch.float64)
+    _running_sums(features.detach().contiguous().numpy(), sums.numpy())
+    return sums
+
+
+def weighted_sums(table: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """(M, C) in single precision: for each of M the sum of the rows of table (R, C) that index (M, K) names, by weight (M, K)."""
+    result = torch.empty(len(index), table.shape[1])
+    rows, named, shares = (t.contiguous().numpy() for t in (table, index, weight))
+    _weighted_sums(rows, named, shares, result.numpy())
+    return result
