@@ -72,7 +72,7 @@ OWN = {"scales": [96, 128], "hidden": 16, "positives": 4, "negatives": 6, "epoch
 WHOLE = {"backbone": "resnet18", "weights": "none", "scales": [64, 80], "positives": 4, "negatives": 6, "epochs": 1}
 
 
-@pytest.mark.parametrize("settings", [OWN, WHOLE], ids=["own", "whole"])
+@pytest.mark.parametrize("settings", [OWN, {**OWN, "tail_share": 0.1}, WHOLE], ids=["own", "stages learn", "whole"])
 def test_two_processes_retrain_as_one_does(small_scenes, learned, shared_cache, tmp_path, settings):
 
     def arguments(out, accumulate):

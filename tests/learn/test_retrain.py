@@ -378,6 +378,36 @@ def test_stages_that_learn(learned, small_scenes, shared_cache, tmp_path):
     assert weights_of(killed_and_taken_up(learned, small_scenes, tmp_path / "again", learns)) == weights_of(run)
 
 
+def test_students_that_had_stages_which_stayed_are_of_an_earlier_version(learned, small_scenes, shared_cache, tmp_path):
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(tail_share=0.1, epochs=1))
+    card = json.loads((run / "model.json").read_text())
+    card["retrained"]["tail_share"] = 0.0
+    (run / "model.json").write_text(json.dumps(card))
+    with pytest.raises(MelmError, match=r"retrained by an earlier version of melm\. Run its `melm retrain` again"):
+        load(run, device="cpu")
+
+
+def test_maps_are_of_a_basis_where_it_is_in_them(learned, shared_cache):
+    network, learns = load(learned.run, device="cpu").network, CONFIG.with_(tail_share=0.1)
+    before = [MapStore(network, config).folder for config in (CONFIG, learns)]
+    assert before[0] != before[1]
+    network.trunk.of_map.mean += 1
+    after = [MapStore(network, config).folder for config in (CONFIG, learns)]
+    assert after[0] != before[0] and after[1] == before[1]
+
+
+def test_a_step_sees_all_scales_where_the_stages_stay(taught, small_scenes, shared_cache):
+    for share in (0.0, 0.1):
+        config = CONFIG.with_(scales=(32, 64, 128, 256), tail_share=share)
+        lessons, _ = lessons_of(taught, small_scenes, config)
+        seen = []
+        for index in lessons.useful:
+            found = lessons.ready.proposals.get(lessons.ready.keys[index])
+            view = lessons.of_maps("", found, lessons.objects[index], np.random.default_rng(index))
+            seen.append(bool(view.there.all()))
+        assert all(seen) == (share == 0)
+
+
 def test_all_students_read_the_same_of_stages_that_stay(taught, small_scenes, shared_cache):
     """What is read once for all is what each would read by itself."""
     lessons, detector = lessons_of(taught, small_scenes)

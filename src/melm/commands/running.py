@@ -29,7 +29,7 @@ OF_RECIPE = {"recipe", "path", "data", "out", "basis", "device", "workers", *REA
 @click.option(
     "--retrain/--no-retrain",
     default=None,
-    help="Learn on from what was found, as Fast R-CNN: better boxes, for about twice the work.  "
+    help="Learn on from what was found, as Fast R-CNN: better boxes, for about half as much work again.  "
     "[default: yes, on a frozen trunk]",
 )
 @export_options

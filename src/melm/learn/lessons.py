@@ -193,7 +193,7 @@ class StudentStep(nn.Module):
         return not self.network.config.whole
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
-        return {"tail": self._tail()}
+        return {"tail": tail} if (tail := self._tail()) else {}
 
     def rates(self) -> list[tuple[float, list[nn.Parameter]]]:
         tail = self._tail()

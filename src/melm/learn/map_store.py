@@ -1,7 +1,7 @@
 """What a student begins with, of an image: what the stages of a trunk that do not learn make of it, computed once and kept.
 
-A file per image, named by its content, with the map of every scale (h, w, M) in half precision. The folder's name stands for the
-network with its weights, its basis where all its stages stay, and the scales.
+A file per image, named by its content, with the map of every scale (h, w, M or M + D) in half precision. The folder's name stands
+for the network with its weights, its basis where all its stages stay, and the scales.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def load_model(path: Path) -> Learned:
     restore(network.tensors(), tensors, "", path / "model.json")
     students = None
     if card.get("retrained"):
-        if "bins" not in card["retrained"]:
+        had_stages = any(name.startswith("students.students.0.tail.") for name in tensors)
+        if "bins" not in card["retrained"] or (had_stages and card["retrained"]["tail_share"] == 0):
             raise MelmError(
                 f"{path}: retrained by an earlier version of melm. Run its `melm retrain` again, with another --out"
             )

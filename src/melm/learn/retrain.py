@@ -199,7 +199,7 @@ def teacher_digest(teacher: Learned) -> str:
 
 
 def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes) -> MapStore | None:
-    """What the first stages of the trunk make of every image, where only the last ones learn."""
+    """What the stages of the trunk that stay make of every image, where not the whole of a network learns."""
     if config.whole:
         return None
     maps = MapStore(teacher.network.to(processes.device), config)

@@ -216,9 +216,9 @@ class Students(nn.Module):
         there, rows = self.divided(boxes, found.width, found.height)
         shown = [None if one is None else one.to(device) for one in seen], [some.to(device) for some in there]
         asked = self.of(key)
-        if self.config.fixed and isinstance(first := asked[0], Student):
-            seen_of_boxes = first.seen(*shown)
-            said = [student.say(seen_of_boxes) for student in asked if isinstance(student, Student)]
+        if self.config.fixed:  # all read the same
+            read = asked[0].seen(*shown)  # type: ignore[operator]
+            said = [student.say(read) for student in asked]  # type: ignore[operator]
         else:
             said = [student(*shown) for student in asked]
         prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0)
@@ -250,11 +250,11 @@ def middle_scale(scales: tuple[int, ...]) -> int:
 
 
 def frozen_trunk(network: Network, config: RetrainConfig) -> FrozenTrunk:
-    """The trunk whose last stages students begin with, or words for a run that has none of this kind."""
+    """The trunk that students begin with, or words for a run that has none of this kind."""
     trunk, named = network.trunk, config.backbone
     if not isinstance(trunk, FrozenTrunk):
         raise UsageError(
-            f"the trunk of this run ({trunk.backbone.name}) learned along, so it has no last stages to learn on stored maps. "
+            f"the trunk of this run ({trunk.backbone.name}) learned along, so there are no maps of it to store and learn from. "
             "Name a network that learns as a whole: --backbone resnet50, resnet101 or vgg16, with --weights FILE"
         )
     if named not in ("own", trunk.backbone.name):

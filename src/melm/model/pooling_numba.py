@@ -2,7 +2,8 @@
 
 The layout is (H, W, C), so that the channels of a cell lie side by side and one comparison serves many of them. The work of max
 pooling is dealt to as many threads as torch uses; who does what does not change a bit of the result. Means of regions are taken
-on one thread, which holds no other back: those who take many have an image on every thread (benchmarks/bench_pooling.py).
+on one thread, which holds no other back: where many images are read or learned from, each is on a thread of its own, and where
+one is looked at, one thread is still faster than two of torch's own (benchmarks/bench_pooling.py).
 """
 
 from __future__ import annotations
