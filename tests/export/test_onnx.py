@@ -243,12 +243,12 @@ def test_the_file_of_a_network_that_learned_as_a_whole(learned, small_scenes, ru
 
 def test_the_file_of_students_whose_stages_learned(learned, small_scenes, runtime, shared_cache, tmp_path):
     config = RetrainConfig(
-        tail_share=0.1, scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=1, drop_after=1
+        **{"tail_share": 0.1, "scales": (96, 128), "hidden": 16, "positives": 4, "negatives": 6},
+        **{"epochs": 1, "drop_after": 1, "accumulate": 2},
     )
     run = retrain(learned.run, small_scenes / "train-tags.csv", tmp_path / "run", config, device="cpu", workers=1)
-    # the whitened basis of a random network is large, and so is its rounding
-    written = onnx_model.export_onnx(melm.load(run, device="cpu"), tmp_path / "it.onnx", tolerance=1e-3)
-    assert written.parity.difference <= 1e-3 and written.parity.pixels <= 0.1
+    written = onnx_model.export_onnx(melm.load(run, device="cpu"), tmp_path / "it.onnx")
+    assert written.parity.difference <= 1e-4 and written.parity.pixels <= 0.01
 
 
 @pytest.mark.parametrize("branch", ["student", "fused", "all"])
