@@ -20,7 +20,7 @@ from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
 from melm.errors import MelmError, UsageError
 from melm.learn.data import Ready
-from melm.learn.lessons import Lesson, Lessons, StudentStep, inside, scales_of_step, some, student_loss
+from melm.learn.lessons import Cells, Lesson, Lessons, StudentStep, cells_in, inside, scales_of_step, some, student_loss
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, objects_of_tag
 from melm.learn.pseudo_objects import kept as kept_objects
@@ -29,7 +29,7 @@ from melm.learn.students import RetrainConfig, Students, fold_of
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.regression import moved
-from melm.model.student import Said, by_scale
+from melm.model.student import Said, by_scale, named_as
 from melm.model.trunks import mirrored_boxes
 from melm.proposals import ReadyMade, compute_proposals, make_proposals
 from melm.proposals.run import proposal_key
@@ -184,8 +184,8 @@ def test_a_lesson(taught, small_scenes, shared_cache, weigh):
             kinds |= set(objects.tolist())
             given = lessons.objects[index]
             assert {int(k) for k in lesson.target[objects]} <= {int(k) for k in given.classes}
-            for there, boxes in zip(lesson.seen, lesson.boxes, strict=True):
-                assert (there is None) == (len(boxes) == 0)
+            for scale, there, boxes in zip(CONFIG.scales, lesson.seen, lesson.boxes, strict=True):
+                assert (there is None) == (len(boxes) == 0 and scale != 128)  # whose cells are named
             # boxes of a class lie on an object of it
             found = lessons.ready.proposals.get(lessons.ready.keys[index])
             there, rows = by_scale(torch.from_numpy(found.boxes), CONFIG.scales, found.width, found.height, 160.0)
@@ -220,8 +220,11 @@ def test_students_are_not_taught_that_an_unknown_class_is_not_there():
     said = Said(torch.zeros(1, 4).log_softmax(dim=1).requires_grad_(), torch.zeros(1, 4))
     rest = [None], [], torch.tensor([3]), torch.zeros(1, 4), torch.ones(1)
     for known, odds in ((torch.ones(3), 4.0), (torch.tensor([1.0, 0.0, 1.0]), 3.0)):
-        classes, _ = student_loss(said, Lesson(0, 0, *rest, known))
+        cells = Cells(torch.zeros(2, 5), torch.tensor([3, 0]), torch.tensor([0.5, 0.25]))
+        named = torch.zeros(2, 4).log_softmax(dim=1)
+        classes, _, of_cells = student_loss(said, named, Lesson(0, 0, *rest, known, cells))
         assert classes.item() == pytest.approx(math.log(odds))
+        assert of_cells.item() == pytest.approx(0.75 * math.log(odds))
     (gradient,) = torch.autograd.grad(classes, said.log_prob)
     assert gradient[0, 1] == 0
 
@@ -259,16 +262,19 @@ def test_a_retrained_run_detects(taught, small_scenes, shared_cache):
 
 
 def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cache):
-    """0.2 of the teacher, 0.25 of its class stream and 0.25 of the evidence, by hand."""
+    """0.2 of the teacher, 0.25 of its class stream, 0.25 of the evidence and 0.5 of what cells say, by hand."""
     detector = load(taught, device="cpu")
     pixels = read_image(small_scenes / "test" / "00001.jpg")
-    (output,) = detector.outputs(pixels, compute_proposals(pixels, detector.proposal_settings))
+    found = compute_proposals(pixels, detector.proposal_settings)
+    (output,) = detector.outputs(pixels, found)
+    _, _, cells = detector.students.verdicts(detector.students.inputs(detector.network, pixels), found)
+    assert cells.shape == (len(found), len(detector.classes)) and cells.std() > 0
     student, logits = output.student.double().numpy()[:, :-1], output.scores.class_logits.double().numpy()
     branches = [output.log_prob, *(p[:, :-1] for p in output.localized())]
     teacher = np.mean([p.double().numpy() for p in branches], axis=0)
     stream = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     known = output.evidence.double().numpy()[:, None]
-    together = student + 0.2 * teacher + 0.25 * stream + 0.25 * (known - known.max())
+    together = student + 0.2 * teacher + 0.25 * stream + 0.25 * (known - known.max()) + 0.5 * cells.double().numpy()
     np.testing.assert_allclose(output.fused.numpy(), together, rtol=1e-4, atol=1e-4)
 
 
@@ -357,7 +363,7 @@ def test_stages_that_stay(learned, small_scenes, shared_cache, tmp_path):
     begun = Students(found.network, CONFIG, len(found.classes), "all").students
     for one, new in zip(found.students.students, begun, strict=True):
         after = dict(one.named_parameters())
-        assert {name.split(".")[0] for name in after} == {"neck", "verdict"}
+        assert {name.split(".")[0] for name in after} == {"neck", "verdict", "cells"}
         assert not any(torch.equal(value, after[name]) for name, value in new.named_parameters() if value.ndim == 2)
     with pytest.raises(UsageError, match=r"its students have tail_share = 0\.0; keep that"):
         small_retrain(run, small_scenes, tmp_path / "other", CONFIG.with_(tail_share=0.1))
@@ -413,12 +419,80 @@ def test_all_students_read_the_same_of_stages_that_stay(taught, small_scenes, sh
     lessons, detector = lessons_of(taught, small_scenes)
     students, key = detector.students, lessons.ready.keys[0]
     found, seen = lessons.ready.proposals.get(key), lessons.maps.get(key)
-    log_prob, shift = students.verdicts(seen, found)
+    log_prob, shift, cells = students.verdicts(seen, found)
     there, rows = students.divided(torch.from_numpy(found.boxes), found.width, found.height)
     with torch.no_grad():
         said = [one(seen, there) for one in students.students]
     torch.testing.assert_close(log_prob[rows].exp(), torch.stack([one.log_prob.exp() for one in said]).mean(dim=0))
     torch.testing.assert_close(shift[rows], torch.stack([one.shift for one in said]).mean(dim=0))
+    boxes = torch.from_numpy(found.boxes) * (128 / max(found.width, found.height))  # at the largest scale
+    with torch.no_grad():
+        shares = torch.stack([one.shares(seen[1], boxes) for one in students.students]).mean(dim=0)
+    torch.testing.assert_close(cells, named_as(shares), rtol=1e-3, atol=1e-3)
+
+
+def test_what_cells_are_taught(taught, small_scenes, shared_cache):
+    """Those in an object are of its class, those outside are background; both count as much, by how sure the objects are."""
+    lessons, detector = lessons_of(taught, small_scenes, CONFIG.with_(cells=7))
+    kinds = set()
+    for index in lessons.order(0):
+        cells, given = lessons.load(index, 0).cells, lessons.objects[index]
+        assert cells.seen.shape[1] == 112 + detector.network.trunk.of_map.kept
+        is_object = cells.target < len(detector.classes)
+        assert int(is_object.sum()) <= 7 and int((~is_object).sum()) <= 7
+        assert {int(k) for k in cells.target[is_object]} <= {int(k) for k in given.classes}
+        if bool((~is_object).any()):
+            expected = given.sure.mean() / lessons.mean_sure
+            assert float(cells.weight[~is_object].sum()) == pytest.approx(expected, rel=1e-5)
+        kinds |= set(is_object.tolist())
+    assert kinds == {True, False}
+    lessons, _ = lessons_of(taught, small_scenes, CONFIG.with_(cells=0))
+    assert lessons.load(0, 0).cells is None
+
+
+def test_in_which_object_a_cell_lies():
+    boxes = np.array([[0, 0, 10, 10], [5, 5, 20, 20], [8, 0, 12, 4], [30, 30, 40, 40]], np.float32)
+    every = Objects(boxes, np.array([1, 0, 1, 2]), np.ones(4), np.array([True, True, True, False]))
+    middles = np.array([[2.0, 2], [7, 7], [9, 2], [15, 15], [25, 25], [35, 35]])
+    of, left_out = cells_in(middles, every)
+    assert of.tolist() == [0, 0, 0, 1, -1, -1]
+    # in objects of two classes; and in one that is neither object nor background
+    assert left_out.tolist() == [False, True, False, False, False, True]
+
+
+@given(data=st.data(), count=st.integers(1, 5))
+def test_cells_outside_all_objects_are_background(data, count):
+    corner = st.floats(0, 90)
+    boxes = np.array(
+        [
+            [x, y, x + 5, y + 8]
+            for x, y in data.draw(st.lists(st.tuples(corner, corner), min_size=count, max_size=count))
+        ]
+    )
+    every = Objects(boxes.astype(np.float32), np.zeros(count, int), np.ones(count), np.ones(count, bool))
+    middles = np.random.default_rng(count).uniform(0, 100, (30, 2))
+    of, left_out = cells_in(middles, every)
+    assert not left_out.any()
+    for middle, object in zip(middles, of, strict=True):
+        holds = [bool((box[:2] <= middle).all() and (middle <= box[2:]).all()) for box in every.boxes]
+        assert holds[object] if object >= 0 else not any(holds)
+
+
+def test_students_without_names_of_cells(learned, small_scenes, shared_cache, tmp_path):
+    """As before there were any; a run of then still detects, and goes on as what it is."""
+    none = CONFIG.with_(cells=0, epochs=1)
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", none)
+    path = next((small_scenes / "test").glob("*.jpg"))
+    expected = load(run, device="cpu")(path)
+    card = json.loads((run / "model.json").read_text())
+    del card["retrained"]["cells"], card["retrained"]["cell_weight"]
+    (run / "model.json").write_text(json.dumps(card))
+    found = load(run, device="cpu")
+    assert not any(".cells." in name for name, _ in found.students.named_parameters())
+    np.testing.assert_array_equal(found(path).scores, expected.scores)
+    with pytest.raises(UsageError, match="its students have cells = 0; keep that"):
+        small_retrain(run, small_scenes, tmp_path / "again")
+    assert small_retrain(run, small_scenes, tmp_path / "on", none) == tmp_path / "on"
 
 
 def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):
@@ -446,6 +520,8 @@ def test_what_cannot_be_retrained_is_said(learned, small_scenes, shared_cache, t
         CONFIG.with_(fold=2)
     with pytest.raises(UsageError, match="at least 1"):
         CONFIG.with_(folds=0)
+    with pytest.raises(UsageError, match=r"cell_weight is -1\.0; 0 or more"):
+        CONFIG.with_(cell_weight=-1.0)
     with pytest.raises(UsageError, match="epochs is 'three'"):
         CONFIG.with_(epochs="three")
     with pytest.raises(UsageError, match="Name another --out"):

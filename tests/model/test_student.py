@@ -1,4 +1,4 @@
-"""What a student reads of a box: the parts of the last stage, and sharper ones of the first stages."""
+"""What a student reads of a box: the parts of the last stage, and sharper ones of the first stages; and what it names cells."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from melm.model.backbones import build_backbone
-from melm.model.student import Student, normalised
+from melm.model.student import Student, named_as, normalised
 from melm.model.trunks import FrozenTrunk, side_strips
 
 
@@ -18,8 +18,8 @@ def a_trunk() -> FrozenTrunk:
     return trunk
 
 
-def student(bins: int = 3, sharp: bool = True, fixed: bool = False) -> Student:
-    return Student(a_trunk(), 8, 0.0, bins, sharp, fixed, 3).eval()
+def student(bins: int = 3, sharp: bool = True, fixed: bool = False, cells: bool = False) -> Student:
+    return Student(a_trunk(), 8, 0.0, bins, sharp, fixed, cells, 3).eval()
 
 
 def test_strips_by_hand():
@@ -100,9 +100,41 @@ def test_stages_that_stay_are_the_trunks_own():
     pixels = np.random.default_rng(0).integers(0, 255, (80, 96, 3), dtype=np.uint8)
     (first,), (both,) = trunk.student_maps(pixels, (96,), deep=False), trunk.student_maps(pixels, (96,), deep=True)
     assert torch.equal(both[..., :112], first)
-    own, none = (Student(trunk, 8, 0.0, 3, True, fixed, 3).eval() for fixed in (False, True))
+    own, none = (Student(trunk, 8, 0.0, 3, True, fixed, False, 3).eval() for fixed in (False, True))
     mean_of_box = trunk.look(pixels, boxes).box
     with torch.no_grad():
         torch.testing.assert_close(own.read(first, boxes)[0], mean_of_box, rtol=1e-3, atol=1e-3)
         for number, (had, has) in enumerate(zip(own.read(first, boxes), none.read(both, boxes), strict=True)):
             torch.testing.assert_close(has, normalised(had, 4) if number < 12 else had, rtol=1e-3, atol=1e-3)
+
+
+def test_agreement_with_the_names_of_cells_by_hand():
+    """All of a box is of the class and nothing around it; half of it, to the frame and beyond; nothing at all."""
+    shares = torch.tensor([[1.0, 0.5, 0.0], [1.0, 0.4, 0.0], [0.0, 0.6, 0.0]])[:, :, None]  # box, frame, ring
+    expected = [np.log(1.01) + 1, np.log(0.51) - 0.2, np.log(0.01)]
+    torch.testing.assert_close(named_as(shares)[:, 0], torch.tensor(expected, dtype=torch.float32))
+
+
+def test_shares_of_named_cells():
+    """Cells left of pixel 64 are of the first class, the others background; boxes on either side, across, and on all of it."""
+    one = student(fixed=True, cells=True)
+    one.named = lambda map: torch.tensor([1.0, 0, 0]).where(torch.arange(8)[None, :, None] < 4, 0).expand(8, 8, 3)  # type: ignore[method-assign]
+    boxes = torch.tensor([[16.0, 32, 64, 96], [64, 32, 112, 96], [32, 32, 96, 96], [0, 0, 128, 128]])
+    box, frame, ring = one.shares(torch.zeros(8, 8, 116), boxes)[:, :, 0]
+    torch.testing.assert_close(box, torch.tensor([1, 0, 0.5, 0.5]))
+    torch.testing.assert_close(frame, torch.tensor([1, 0, 0.5, 0.5]))
+    assert (
+        0 < ring[0] < 1 and 0 < ring[1] < 1 and ring[2] == pytest.approx(0.5) and ring[3] == 0
+    )  # nothing lies around it
+
+
+def test_cells_are_named_one_by_one():
+    one = student(fixed=True, cells=True)
+    map = torch.randn(5, 6, 116)
+    named = one.cells(map)
+    torch.testing.assert_close(named.exp().sum(dim=2), torch.ones(5, 6))
+    torch.testing.assert_close(one.cells(map[2:3, 4:5]), named[2:3, 4:5])  # whatever lies around it
+    torch.testing.assert_close(
+        one.cells(torch.cat([map[..., :112] * 3 + 1, map[..., 112:]], dim=2)), named, rtol=1e-3, atol=1e-3
+    )
+    assert torch.equal(one.named(map), named[..., :-1].exp())

@@ -32,7 +32,7 @@ from melm.model.branches import Regions, Scores
 from melm.model.cliques import Cliques
 from melm.model.melm import MELM, Output
 from melm.model.regression import moved
-from melm.model.student import FastRCNN, Said, Student, normalised
+from melm.model.student import FastRCNN, Said, Student, named_as, normalised
 from melm.model.trunks import FrozenTrunk, normal_scale, region_parts
 
 
@@ -118,30 +118,33 @@ class Scorer(nn.Module):
 
     def judged(self, students: Students, output: Output, image: Tensor, boxes: Tensor) -> Output:
         """As `Students.judge`, of an image that nobody learned from."""
-        said = self.of_pixels(students, image, boxes) if students.config.whole else self.of_maps(students, image, boxes)
+        whole = students.config.whole
+        said, cells = (self.of_pixels if whole else self.of_maps)(students, image, boxes)
         log_prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0).clamp(min=1e-30).log()
         shift = torch.stack([one.shift for one in said]).mean(dim=0) if students.moves else None
-        return replace(output, student=log_prob, fused=students.fused(log_prob, output), shift=shift)
+        return replace(output, student=log_prob, fused=students.fused(log_prob, output, cells), shift=shift)
 
-    def of_pixels(self, students: Students, image: Tensor, boxes: Tensor) -> list[Said]:
-        """As each `FastRCNN` at the scale of a single view."""
+    def of_pixels(self, students: Students, image: Tensor, boxes: Tensor) -> tuple[list[Said], None]:
+        """As each `FastRCNN` at the scale of a single view; none of them names cells."""
         said, scale = [], middle_scale(students.config.scales)
         for student, backbone in zip(students.students, self.whole, strict=True):
             assert isinstance(student, FastRCNN) and isinstance(backbone, Backbone)
             said.append(student.verdict(backbone.head(self.pooled(backbone, image, boxes, scale))))
-        return said
+        return said, None
 
-    def of_maps(self, students: Students, image: Tensor, boxes: Tensor) -> list[Said]:
-        """As each `Student`."""
+    def of_maps(self, students: Students, image: Tensor, boxes: Tensor) -> tuple[list[Said], Tensor | None]:
+        """As each `Student`, and what all of them say of cells."""
         config, size = students.config, size_of(image)
         best = normal_scale(boxes, config.scales, larger(size), students.normal_size)  # type: ignore[arg-type]
         rows: list[Tensor] = []
         seen: list[list[Tensor]] = [[] for _ in students.students]
+        shares: list[Tensor] = []
         for s, scale in enumerate(config.scales):
             map = self.student_map(self.small(image, scale)[0], config.fixed)
             rows.append(torch.nonzero(best == s)[:, 0])
             small = torch.round(size.double() * scale / larger(size).double()).clamp(min=1)  # as `at_scales` rounds
-            there = boxes[rows[-1]] * (small / size).float().repeat(2)
+            shrink = (small / size).float().repeat(2)
+            there = boxes[rows[-1]] * shrink
             weights = region_weights(*region_parts(there, 3, config.bins), map, self.backbone.stride)
             for student, parts in zip(students.students, seen, strict=True):
                 assert isinstance(student, Student)
@@ -150,11 +153,18 @@ class Scorer(nn.Module):
                 read = normalised(read, student.components) if config.fixed else read
                 sharp = [self.sharp(student, first, there)] if config.sharp else []
                 parts.append(torch.cat([read.flatten(1), *sharp], dim=1))
+                if config.names_cells and s == config.finest:
+                    shares.append(self.shares(student, map, boxes * shrink))
         said = []
         for student, parts in zip(students.students, seen, strict=True):
             assert isinstance(student, Student)
             said.append(student.verdict(student.neck(in_order(rows, parts))))
-        return said
+        return said, named_as(torch.stack(shares).mean(dim=0)) if shares else None
+
+    def shares(self, student: Student, map: Tensor, boxes: Tensor) -> Tensor:
+        """As `Student.shares`."""
+        weights = region_weights(*region_parts(boxes), map, self.backbone.stride)
+        return parts_of(student.named(map), weights).transpose(0, 1)
 
     def student_map(self, small: Tensor, deep: bool) -> Tensor:
         """As `FrozenTrunk.student_maps`, of one scale."""

@@ -29,6 +29,18 @@ Shown = tuple[list[Tensor | None], list[Tensor], Tensor]  # inputs and boxes by 
 
 
 @dataclass(frozen=True, slots=True)
+class Cells:
+    """Some cells of a map, and what each of them shows."""
+
+    seen: Tensor  # (m, M + D)
+    target: Tensor  # (m,) and
+    weight: Tensor  # (m,) as those of boxes
+
+    def to(self, device: torch.device) -> Cells:
+        return Cells(self.seen.to(device), self.target.to(device), self.weight.to(device))
+
+
+@dataclass(frozen=True, slots=True)
 class Lesson:
     """One image in one step: maps or images, and boxes, by scale, and what each box is."""
 
@@ -40,6 +52,7 @@ class Lesson:
     shift: Tensor  # (n, 4) where boxes of a class have to move; 0 for background
     weight: Tensor  # (n,) adds up to 1 for objects and to 1 for background, if all objects are as sure as the mean
     known: Tensor  # (K,) 0 for classes of which nobody knows whether the image has them
+    cells: Cells | None = None  # some cells of the largest map, where cells are named
 
     def to(self, device: torch.device) -> Lesson:
         if device.type == "cpu":
@@ -49,6 +62,7 @@ class Lesson:
             seen=[None if one is None else one.to(device) for one in self.seen],
             boxes=[boxes.to(device) for boxes in self.boxes],
             **{name: getattr(self, name).to(device) for name in ("target", "shift", "weight", "known")},
+            cells=self.cells and self.cells.to(device),
         )
 
 
@@ -116,7 +130,26 @@ class Lessons:
         shift = torch.where(torch.from_numpy(is_object)[:, None], mirrored_shift(aim) if view.flip else aim, 0.0)
         seen, boxes, order = view.show(chosen)
         of_box = torch.from_numpy(target)[order], shift[order], torch.from_numpy(share).float()[order]
-        return Lesson(index, fold_of(key, config.folds), seen, boxes, *of_box, self.known[index])
+        map = seen[config.finest] if config.names_cells else None
+        cells = None if map is None else self.cells(map, found, every, random)
+        return Lesson(index, fold_of(key, config.folds), seen, boxes, *of_box, self.known[index], cells)
+
+    def cells(self, map: Tensor, found: Proposals, every: Objects, random: np.random.Generator) -> Cells:
+        """Some cells of a map (h, w, M + D) in the objects of its image, and as many outside, drawn at random."""
+        config, background = self.config, len(self.images.classes)
+        height, width = map.shape[:2]
+        middle = np.stack(np.meshgrid((np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height), axis=2)
+        of, left_out = cells_in(middle.reshape(-1, 2) * [found.width, found.height], every)
+        objects = every.only(every.taught)
+        inside = some(random, (of >= 0) & ~left_out, config.cells)
+        outside = some(random, (of < 0) & ~left_out, config.cells)
+        target = np.concatenate([objects.classes[of[inside]], np.full(len(outside), background)])
+        sure = np.concatenate([objects.sure[of[inside]], np.full(len(outside), objects.sure.mean())])
+        share = np.concatenate([np.full(len(rows), 1 / max(len(rows), 1)) for rows in (inside, outside)])
+        if config.weigh:
+            share = share * sure / self.mean_sure
+        chosen = torch.from_numpy(np.concatenate([inside, outside]))
+        return Cells(map.flatten(0, 1)[chosen], torch.from_numpy(target), torch.from_numpy(share).float())
 
     def of_maps(self, key: str, found: Proposals, objects: Objects, random: np.random.Generator) -> View:
         """Boxes of two scales, that of one of the objects and another; of all where the trunk does not work in a step."""
@@ -134,7 +167,10 @@ class Lessons:
             assert self.maps is not None
             boxes, of_chosen = torch.from_numpy(found.boxes[chosen]), number[torch.from_numpy(chosen)]
             by, order = at_scales(boxes, of_chosen, scales, found.width, found.height)
-            return self.maps.get(key, [s for s, of_scale in enumerate(by) if len(of_scale)]), by, order
+            numbers = {s for s, of_scale in enumerate(by) if len(of_scale)}
+            if self.config.names_cells:
+                numbers.add(self.config.finest)
+            return self.maps.get(key, numbers), by, order
 
         return View(there if there.any() else np.ones(len(number), bool), show)
 
@@ -160,6 +196,18 @@ def scales_of_step(first: int, scales: int, random: np.random.Generator) -> list
     return [first, *([others[random.integers(len(others))]] if others else [])]
 
 
+def cells_in(middles: NDArray[np.float64], every: Objects) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """(n,) the taught object in which each cell lies, by its middle (n, 2), or -1; and whether it cannot be said what it shows:
+    it lies in objects of two classes, or in none but one that is left out."""
+    low, high = every.boxes[None, :, :2], every.boxes[None, :, 2:]
+    there = np.all((middles[:, None] >= low) & (middles[:, None] <= high), axis=2)  # (n, P)
+    within = there[:, every.taught]
+    of = np.where(within.any(axis=1), within.argmax(axis=1), -1)
+    classes = every.classes[every.taught]
+    another = (within & (classes[None] != classes[of][:, None])).any(axis=1) & (of >= 0)
+    return of, another | ((of < 0) & there[:, ~every.taught].any(axis=1))
+
+
 def inside(boxes: NDArray[np.float32], objects: NDArray[np.float32]) -> NDArray[np.float64]:
     """(N,) the largest share of each box that lies in one of the objects: a small part of a large object hardly overlaps it, and
     is what a student has to tell from it."""
@@ -182,7 +230,7 @@ def some(random: np.random.Generator, these: NDArray[np.bool_], most: int) -> ND
 class StudentStep(nn.Module):
     """One image through the students that may learn from it, to their loss."""
 
-    figures = ("loss", "classes", "boxes")
+    figures = ("loss", "classes", "boxes", "cells")
 
     def __init__(self, students: Students) -> None:
         super().__init__()
@@ -210,18 +258,25 @@ class StudentStep(nn.Module):
         config, losses = self.network.config, []
         for fold, student in enumerate(self.network.students):
             if config.folds == 1 or fold != lesson.fold:
-                losses.append(torch.stack(student_loss(student(lesson.seen, lesson.boxes), lesson)))
-        classes, boxes = torch.stack(losses).mean(dim=0)
-        loss = classes + config.box_weight * boxes
+                named = None if lesson.cells is None else student.cells(lesson.cells.seen)  # type: ignore[operator]
+                losses.append(torch.stack(student_loss(student(lesson.seen, lesson.boxes), named, lesson)))
+        classes, boxes, cells = torch.stack(losses).mean(dim=0)
+        loss = classes + config.box_weight * boxes + cells
         if config.folds > 1 and dist.is_initialized():  # every weight has to have a gradient whichever fold it is
             loss = loss + 0.0 * torch.stack([p.sum() for p in self.parameters() if p.requires_grad]).sum()
-        return loss, [figure.detach() for figure in (loss, classes, boxes)], None
+        return loss, [figure.detach() for figure in (loss, classes, boxes, cells)], None
 
 
-def student_loss(said: Said, lesson: Lesson) -> tuple[Tensor, Tensor]:
-    """Of what boxes are, and of where those on an object move."""
-    log_prob = among_known(said.log_prob, lesson.known)
-    classes = -(lesson.weight * log_prob.gather(1, lesson.target[:, None])[:, 0]).sum()
-    is_object = lesson.target < log_prob.shape[1] - 1
+def student_loss(said: Said, named: Tensor | None, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor]:
+    """Of what boxes are, of where those on an object move, and of what cells show, (m, K+1), if they are named."""
+    classes = naming_loss(said.log_prob, lesson.known, lesson.target, lesson.weight)
+    is_object = lesson.target < said.log_prob.shape[1] - 1
     boxes = (lesson.weight * is_object * box_loss(said.shift, lesson.shift)).sum()
-    return classes, boxes
+    if named is None or lesson.cells is None:
+        return classes, boxes, torch.zeros_like(boxes)
+    return classes, boxes, naming_loss(named, lesson.known, lesson.cells.target, lesson.cells.weight)
+
+
+def naming_loss(log_prob: Tensor, known: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Weighted cross entropy of log p (n, K+1) among the classes of which it is known whether the image has them."""
+    return -(weight * among_known(log_prob, known).gather(1, target[:, None])[:, 0]).sum()

@@ -132,8 +132,9 @@ def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
     before = teacher.students and teacher.students.config
     if before is None or before.whole != config.whole or (config.whole and before.backbone != config.backbone):
         return False
-    for name in ("folds", "scales", "bins", "sharp", "hidden", "tail_share"):
-        same = before.fixed == config.fixed if name == "tail_share" else getattr(before, name) == getattr(config, name)
+    kinds = {"tail_share": before.fixed == config.fixed, "cells": before.names_cells == config.names_cells}
+    for name in ("folds", "scales", "bins", "sharp", "hidden", *kinds):
+        same = kinds[name] if name in kinds else getattr(before, name) == getattr(config, name)
         if not same:
             raise UsageError(
                 f"{teacher.path}: its students have {name} = {getattr(before, name)}; keep that when it is retrained again"

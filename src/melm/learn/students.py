@@ -19,11 +19,11 @@ from melm.learn.presets import check_learning, check_scales
 from melm.model.backbones import BACKBONES, build_backbone
 from melm.model.melm import Output
 from melm.model.regression import mirrored_shift
-from melm.model.student import FastRCNN, Student, at_scales, by_scale
+from melm.model.student import FastRCNN, Student, at_scales, by_scale, named_as
 from melm.model.trunks import FrozenTrunk, Pixels, mirrored_boxes, resized
 from melm.proposals import Proposals
 
-Verdicts = tuple[Tensor, Tensor]
+Verdicts = tuple[Tensor, Tensor, Tensor | None]
 IN_TWO_PARTS = ("lite0", "lite2")  # networks above which students learn, or on whose first stages
 # Where a network learns as a whole: Fast R-CNN's own way. It speaks alone, as in the paper, and there is one of it.
 WHOLE: dict[str, Any] = {
@@ -67,6 +67,9 @@ class RetrainConfig:
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
     box_weight: float = 1.0  # of the loss of where boxes move, beside that of what they are; 0: they stay
+    cells: int = (
+        128  # own, stages that stay: cells of the largest map in objects, and as many outside; 0: none are named
+    )
     # the student
     bins: int = 3  # own: a box is read in so many parts down and across, beside the whole of it; 0: the whole alone
     sharp: bool = True  # own: its parts, and strips along its sides, are read on the map of the first stages as well
@@ -75,6 +78,7 @@ class RetrainConfig:
     teacher_weight: float = 0.2  # of log p of the teacher beside that of the student
     class_weight: float = 0.25  # of log p of its class stream, beside them
     evidence_weight: float = 0.25  # of the evidence, beside them
+    cell_weight: float = 0.5  # of how well a box agrees with the names of cells, beside them
     # learning
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
@@ -89,7 +93,7 @@ class RetrainConfig:
 
     def __post_init__(self) -> None:
         least = {"folds": 1, "epochs": 1, "accumulate": 1, "positives": 1, "negatives": 2, "hidden": 1, "seed": 0}
-        check_fields(self, {**least, "bins": 0})
+        check_fields(self, {**least, "bins": 0, "cells": 0})
         one_of("backbone", self.backbone, ("own", *BACKBONES))
         check_learning(self)
         check_scales(self.scales)
@@ -101,13 +105,23 @@ class RetrainConfig:
             raise UsageError("ignore is above 0 and at most 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
-        if min(self.teacher_weight, self.class_weight, self.evidence_weight, self.box_weight) < 0:
-            raise UsageError("teacher_weight, class_weight, evidence_weight and box_weight are 0 or more")
+        for name in ("teacher_weight", "class_weight", "evidence_weight", "cell_weight", "box_weight"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; 0 or more was expected")
 
     @property
     def fixed(self) -> bool:
         """Whether nothing learns but the layers above a frozen trunk."""
         return self.tail_share == 0 and not self.whole
+
+    @property
+    def names_cells(self) -> bool:
+        return self.fixed and self.cells > 0
+
+    @property
+    def finest(self) -> int:
+        """The number of the largest scale, whose cells are named."""
+        return self.scales.index(max(self.scales))
 
     @property
     def whole(self) -> bool:
@@ -132,7 +146,7 @@ class RetrainConfig:
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
         """Of a run's card; what it does not name was not there when it learned."""
-        return RetrainConfig(**{"sharp": False, **kept, "scales": tuple(kept["scales"])})
+        return RetrainConfig(**{"sharp": False, "cells": 0, **kept, "scales": tuple(kept["scales"])})
 
     def branch(self, own: str) -> str:
         """The branch that teaches, of a run that detects with `own`."""
@@ -169,7 +183,7 @@ class Students(nn.Module):
         else:
             trunk = frozen_trunk(network, config)
             self.normal_size = trunk.normal_size
-            settings = config.hidden, config.dropout, config.bins, config.sharp, config.fixed
+            settings = config.hidden, config.dropout, config.bins, config.sharp, config.fixed, config.names_cells
             students = [Student(trunk, *settings, classes) for _ in range(config.folds)]
         self.students = nn.ModuleList(students)
 
@@ -208,8 +222,8 @@ class Students(nn.Module):
     def verdicts(
         self, seen: Sequence[Tensor | None], found: Proposals, key: str | None = None, flip: bool = False
     ) -> Verdicts:
-        """What the students say of the proposals: log p (N, K+1), and how they move, (N, 4). `seen` are their `inputs`, of the
-        mirrored image for `flip`."""
+        """What the students say of the proposals: log p (N, K+1), how they move, (N, 4), and how well they agree with the
+        names of cells, (N, K). `seen` are their `inputs`, of the mirrored image for `flip`."""
         device = next(self.parameters()).device
         boxes = torch.from_numpy(found.boxes)
         boxes = mirrored_boxes(boxes, found.width) if flip else boxes
@@ -225,23 +239,31 @@ class Students(nn.Module):
         student, shift = torch.empty_like(prob), torch.empty(len(boxes), 4, device=device)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
         shift[rows.to(device)] = torch.stack([one.shift for one in said]).mean(dim=0)
-        return student, mirrored_shift(shift) if flip else shift
+        cells = None
+        if self.config.names_cells:
+            at_finest = torch.full((len(boxes),), self.config.finest)
+            by, _ = at_scales(boxes, at_finest, self.config.scales, found.width, found.height)
+            finest = shown[0][self.config.finest], by[self.config.finest].to(device)
+            cells = named_as(torch.stack([one.shares(*finest) for one in asked]).mean(dim=0))  # type: ignore[operator]
+        return student, mirrored_shift(shift) if flip else shift, cells
 
     def joined(self, output: Output, verdicts: Verdicts) -> Output:
         """What a run says together with its students."""
-        student, shift = verdicts
-        return replace(output, student=student, fused=self.fused(student, output), shift=shift if self.moves else None)
+        student, shift, cells = verdicts
+        fused = self.fused(student, output, cells)
+        return replace(output, student=student, fused=fused, shift=shift if self.moves else None)
 
-    def fused(self, student: Tensor, output: Output) -> Tensor:
+    def fused(self, student: Tensor, output: Output, cells: Tensor | None) -> Tensor:
         """What student and teacher say together, (N, K), as logarithms."""
         teacher = output.prob(self.teacher).clamp(min=1e-30).log()
         known = (output.evidence - output.evidence.max())[:, None]
-        return (
+        fused = (
             student[:, :-1]
             + self.config.teacher_weight * teacher
             + self.config.class_weight * F.log_softmax(output.scores.class_logits, dim=1)
             + self.config.evidence_weight * known
         )
+        return fused if cells is None else fused + self.config.cell_weight * cells
 
 
 def middle_scale(scales: tuple[int, ...]) -> int:

@@ -19,6 +19,8 @@ from melm.model.branches import start_small
 from melm.model.regions import pool_regions
 from melm.model.trunks import FrozenTrunk, means, mlp, normal_scale, region_parts, side_strips
 
+SLIGHT_SHARE = 0.01  # below which it makes no difference how little of a box is of a class
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -41,6 +43,34 @@ class Verdict(nn.Module):
         return Said(F.log_softmax(self.of_class(features), dim=1), self.of_place(features))
 
 
+class CellNames(nn.Module):
+    """What each cell of a map shows, by itself: a class or background.
+
+    Boxes that are wrong in the same way in many images (the water under boats, the table around a bottle) teach a student of
+    boxes to like them so. A cell knows of no box: what lies in boxes of a class here and outside them there is background.
+    """
+
+    def __init__(self, channels: int, components: int, hidden: int, dropout: float, classes: int) -> None:
+        super().__init__()
+        self.channels, self.components = channels, components
+        self.neck = mlp(channels + components, hidden, dropout)
+        self.of_class = nn.Linear(hidden, classes + 1)
+        start_small(self.of_class)
+
+    def forward(self, cells: Tensor) -> Tensor:
+        """Cells (..., M + D) of `FrozenTrunk.student_maps` -> log p, (..., K+1), background last."""
+        first, last = cells[..., : self.channels], cells[..., self.channels :]
+        seen = torch.cat([normalised(first, self.channels), normalised(last, self.components)], dim=-1)
+        return F.log_softmax(self.of_class(self.neck(seen)), dim=-1)
+
+
+def named_as(shares: Tensor) -> Tensor:
+    """How well boxes agree with the names of cells, (N, K), higher is better: much of a box has to be of the class, and more of
+    its frame than of its ring. shares (3, N, K) of box, frame and ring."""
+    box, frame, ring = shares.unbind(0)
+    return (box + SLIGHT_SHARE).log() + frame - ring
+
+
 class Student(nn.Module):
     """On a frozen trunk. It begins as what the trunk sees, by the same basis.
 
@@ -49,10 +79,19 @@ class Student(nn.Module):
     sees far around itself, so a box that is too large looks much like the right one there; `sharp` reads the parts, and strips
     along the sides of the box, on the map of the first stages as well, whose cells see less. With `fixed`, stages and basis
     stay as they came: a student has none of its own, all students read the trunk's, and every part they read is normalised.
+    With `cells`, it names the cells of a map as well.
     """
 
     def __init__(
-        self, trunk: FrozenTrunk, hidden: int, dropout: float, bins: int, sharp: bool, fixed: bool, classes: int
+        self,
+        trunk: FrozenTrunk,
+        hidden: int,
+        dropout: float,
+        bins: int,
+        sharp: bool,
+        fixed: bool,
+        cells: bool,
+        classes: int,
     ) -> None:
         super().__init__()
         tail, self.channels = trunk.backbone.split()
@@ -70,6 +109,7 @@ class Student(nn.Module):
         )
         self.neck = mlp(width, hidden, dropout)
         self.verdict = Verdict(hidden, classes)
+        self.cells = CellNames(self.channels, self.components, hidden // 2, dropout, classes) if cells else None
 
     def forward(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Said:
         """maps of `FrozenTrunk.student_maps` by scale, or None where there are no boxes (n, 4) at it. Rows: the boxes of one
@@ -87,6 +127,16 @@ class Student(nn.Module):
     def say(self, seen: Tensor) -> Said:
         said: Said = self.verdict(self.neck(seen))
         return said
+
+    def shares(self, map: Tensor, boxes: Tensor) -> Tensor:
+        """How much of the box, frame and ring of boxes (n, 4) at the scale of a map shows each class, (3, n, K)."""
+        return torch.stack(means(self.named(map).contiguous(), *region_parts(boxes), self.stride))
+
+    def named(self, map: Tensor) -> Tensor:
+        """p of each class in each cell of a map (h, w, M + D), (h, w, K)."""
+        assert self.cells is not None
+        log_prob: Tensor = self.cells(map)
+        return log_prob[..., :-1].exp()
 
     def read(self, map: Tensor, boxes: Tensor) -> list[Tensor]:
         """The parts of boxes (n, 4) at the scale of a map (h, w, M or M + D): (n, D) of the last stage, then (n, M) of the first
