@@ -56,7 +56,7 @@ def test_every_recipe_of_ours_reads(path):
         kept = json.loads(log.read_text())
         assert len(recipe.seeds) >= 2 and kept["commit"] and kept["parts"]["learning"]["seconds"] > 0
         assert {run["name"] for m in kept["measured"] for run in m["runs"]} == {
-            f"{run.name}-{seed}" for run in recipe.runs for seed in recipe.seeds
+            f"{run.name}-{seed}" for run in recipe.runs if run.measured for seed in recipe.seeds
         }
 
 
@@ -83,6 +83,8 @@ def test_every_recipe_of_ours_reads(path):
         ("[runs.a]\nset = 3", "a table was expected"),
         ("[[measure]]\ndraws = 'x'", "measure.draws = 'x'; a whole number"),
         ("[[measure]]\nvote = 7", "vote is from 0 to 1"),
+        ("[runs.a]\nmeasured = 0", "runs.a.measured = 0; true or false"),
+        ("[[measure]]\ndraws = true", "measure.draws = True; a whole number"),
         ("[runs.a]\n[runs.b]\nof = 'a'\nbranch = 'discovry'", "runs.b: .*Did you mean 'discovery'"),
         ("[runs.a]\nbranch = 'fused'", "runs.a: "),
         ("[runs.a]\n[runs.b]\nretrain = 'a'\nset = { epochs = 'three' }", "epochs"),
@@ -126,6 +128,20 @@ def test_a_recipe_learns_measures_and_goes_on(small_scenes, shared_cache, tmp_pa
     assert again["measured"] == results["measured"]
     with pytest.raises(UsageError, match="holds another run"):  # not what it found on other images
         run_recipe(recipe, Source(small_scenes / "train.json", limit=12), out, device="cpu", workers=1)
+
+
+def test_a_run_that_only_teaches(small_scenes, shared_cache, tmp_path):
+    students = "scales = [96, 128], hidden = 8, positives = 4, negatives = 6, epochs = 1"
+    text = SMALL_RECIPE.replace('split = "train"\n', "").split("[runs.disc")[0].replace("[0, 3]", "[0]")
+    text = text.replace("[runs.MELM]", "[runs.first]\nmeasured = false")
+    text += f"[runs.once]\nretrain = 'first'\nmeasured = false\nset = {{ {students} }}\n"
+    text += f"[runs.twice]\nretrain = 'once'\nset = {{ {students} }}\n[[measure]]\nlimit = 5\n"
+    out = tmp_path / "out"
+    recipe = read_recipe(written(tmp_path, text))
+    results = run_recipe(recipe, Source(small_scenes / "train.json"), out, device="cpu", workers=1)
+    assert [run["name"] for run in results["measured"][0]["runs"]] == ["twice-0"]
+    assert len(json.loads((out / "twice-0" / "model.json").read_text())["rounds"]) == 1
+    assert not list((out / "once-0").glob("seen*"))  # nothing was looked at
 
 
 def test_the_command(small_scenes, shared_cache, tmp_path, command):

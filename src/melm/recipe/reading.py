@@ -19,6 +19,9 @@ A recipe is TOML:
     [runs.retrained]        # students that learn from what a run has found
     retrain = "MELM"
     set = { epochs = 3 }
+    measured = false        # it only teaches another
+    [runs."retrained again"]
+    retrain = "retrained"
     [runs.WSDDN]
     method = "WSDDN"
     [runs.both]             # runs that detect together, of the same seed
@@ -48,7 +51,7 @@ else:
     import tomli as tomllib
 
 LEARN = ("split", "limit", "preset", "method", "proposals", "set")
-RUN = ("method", "set", "of", "retrain", "branch", "ensemble")
+RUN = ("method", "set", "of", "retrain", "branch", "measured", "ensemble")
 MEASURE = ("split", "limit", "draws", "vote")
 TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
 
@@ -58,6 +61,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     **dict.fromkeys(("limit", "draws"), NUMBER),
     **dict.fromkeys(("set", "proposals"), TABLE),
     "vote": ((int, float), "a number"),
+    "measured": (bool, "true or false"),
 }
 
 
@@ -71,6 +75,7 @@ class Run:
     branch: str | None
     teacher: str | None = None  # of a run that is retrained
     members: tuple[str, ...] = ()  # of runs that detect together
+    measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ def _run(path: Path, name: str, entry: Mapping[str, Any], learn: dict[str, Any],
         raise UsageError(f"{path}: runs.{name}: a name that can be that of a folder was expected")
     if "ensemble" in entry:
         return _ensemble(path, name, entry, runs)
-    of, teacher = entry.get("of", name), entry.get("retrain")
+    of, teacher, measured = entry.get("of", name), entry.get("retrain"), entry.get("measured", True)
     if of != name:
         if of not in runs or {"of", "ensemble"} & set(runs[of]) or set(entry) - {"of", "branch"}:
             raise UsageError(f"{path}: runs.{name}: `of` names a run that is learned, and only `branch` goes with it")
@@ -151,7 +156,7 @@ def _run(path: Path, name: str, entry: Mapping[str, Any], learn: dict[str, Any],
         if teacher not in runs or teacher == name or {"of", "ensemble"} & set(runs[teacher]) or "method" in entry:
             raise UsageError(f"{path}: runs.{name}: `retrain` names another run, which has a method of its own")
         try:
-            return Run(name, RetrainConfig().with_(**changes), name, entry.get("branch"), teacher)
+            return Run(name, RetrainConfig().with_(**changes), name, entry.get("branch"), teacher, measured=measured)
         except (UsageError, TypeError) as error:
             raise UsageError(f"{path}: runs.{name}: {error}") from None
     try:
@@ -160,7 +165,7 @@ def _run(path: Path, name: str, entry: Mapping[str, Any], learn: dict[str, Any],
         config = learn_config(learn.get("preset", "fast"), entry.get("method", learn.get("method")), changes)
     except (UsageError, TypeError) as error:
         raise UsageError(f"{path}: runs.{name}: {error}") from None
-    return Run(name, config, name, entry.get("branch"))
+    return Run(name, config, name, entry.get("branch"), measured=measured)
 
 
 def _check_branches(path: Path, runs: Sequence[Run]) -> None:
@@ -202,8 +207,9 @@ def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
     for name in kept:
         if name not in known:
             raise UsageError(f"{path}: there is no {where}{name}.{did_you_mean(name, known)} Known: {', '.join(known)}")
-        if name in KINDS and (not isinstance(kept[name], KINDS[name][0]) or isinstance(kept[name], bool)):
-            raise UsageError(f"{path}: {where}{name} = {kept[name]!r}; {KINDS[name][1]} was expected")
+        kind, words = KINDS.get(name, (object, ""))
+        if words and (not isinstance(kept[name], kind) or isinstance(kept[name], bool) != (kind is bool)):
+            raise UsageError(f"{path}: {where}{name} = {kept[name]!r}; {words} was expected")
     if not 0 <= kept.get("vote", 0) <= 1 or kept.get("draws", 1) < 1 or kept.get("limit", 1) < 1:
         raise UsageError(f"{path}: {where.rstrip('.')}: vote is from 0 to 1, draws and limit are 1 or more")
 

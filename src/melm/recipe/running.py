@@ -204,7 +204,7 @@ def _measure(
     truth = truth.only(images.classes)
     started = time.monotonic()
     of_seed: dict[int, list[Evaluation]] = {}
-    for run in recipe.runs:
+    for run in (run for run in recipe.runs if run.measured):
         for seed in recipe.seeds:
             settings = DetectSettings(branch=run.branch, vote=measure.vote, max_boxes=0)
             name = f"{run.name}-{seed}"
