@@ -109,7 +109,7 @@ class Student(nn.Module):
         )
         self.neck = mlp(width, hidden, dropout)
         self.verdict = Verdict(hidden, classes)
-        self.cells = CellNames(self.channels, self.components, hidden // 2, dropout, classes) if cells else None
+        self.cells = CellNames(self.channels, self.components, max(1, hidden // 2), dropout, classes) if cells else None
 
     def forward(self, maps: Sequence[Tensor | None], boxes: Sequence[Tensor]) -> Said:
         """maps of `FrozenTrunk.student_maps` by scale, or None where there are no boxes (n, 4) at it. Rows: the boxes of one
