@@ -67,7 +67,7 @@ class RetrainConfig:
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
     box_weight: float = 1.0  # of the loss of where boxes move, beside that of what they are; 0: they stay
-    cells: int = 128  # own, stages that stay: of the largest map, cells in objects, and as many outside. 0: none are named
+    cells: int = 128  # own: cells of the largest map in objects, and as many outside; 0: none are named
     # the student
     bins: int = 3  # own: a box is read in so many parts down and across, beside the whole of it; 0: the whole alone
     sharp: bool = True  # own: its parts, and strips along its sides, are read on the map of the first stages as well
