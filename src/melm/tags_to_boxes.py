@@ -110,6 +110,7 @@ def tags_to_boxes(
             config,
             proposals_file=proposals_file,
             basis=basis,
+            students=again,
             device=device,
             workers=workers,
             skip_bad=skip_bad,

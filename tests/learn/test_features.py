@@ -11,11 +11,13 @@ from learners import BOXES, small_config, small_train
 from melm.data import Source, read_image, read_tags
 from melm.errors import MelmError, UsageError
 from melm.learn.data import starting_backbone
-from melm.learn.features import fit_basis, make_regions
+from melm.learn.features import fit_basis, make_maps, make_regions
+from melm.learn.map_store import MapStore
 from melm.learn.model_file import load_model
 from melm.learn.network import build_network
 from melm.learn.presets import learn_config
 from melm.learn.region_store import VERSION, RegionStore
+from melm.learn.students import RetrainConfig
 from melm.learn.train import features
 from melm.model.branches import Regions
 from melm.model.trunks import FrozenTrunk, TunedTrunk, mirrored, mirrored_boxes
@@ -62,6 +64,35 @@ def test_many_threads_store_the_bytes_of_one(few, tmp_path):
         torch.set_num_threads(before)
     for key in keys:
         assert len({store.path(key).read_bytes() for store in stores}) == 1
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [
+        (192, 288, 416, 608),  # all of them among the trunk's
+        (224, 608),  # one that the trunk does not read for itself
+    ],
+)
+@pytest.mark.parametrize("tail_share", [0.0, 0.1])  # with the last stages, and without
+def test_what_students_read_is_stored_in_the_same_look(few, tmp_path, scales, tail_share):
+    images, keys, proposals = few
+    trunk = trunk_of(backbone="lite0", weights="none", components=8, named_components=4)
+    trunk.fit(samples_of(trunk, few))
+    config = RetrainConfig(scales=scales, tail_share=tail_share)
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    both, apart = (RegionStore(trunk, BOXES, folder) for folder in (once, twice))
+    maps, maps_apart = (MapStore(trunk, config, folder) for folder in (once, twice))
+    make_regions(trunk, images, keys, proposals, both, maps=maps)
+    make_regions(trunk, images, keys, proposals, apart)
+    make_maps(maps_apart, images, keys)
+    for key in keys:
+        assert both.path(key).read_bytes() == apart.path(key).read_bytes()
+        for one, other in zip(maps.get(key), maps_apart.get(key), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+    made = both.made, maps.made
+    maps.path(keys[0]).unlink()  # one store lacks it: only that is made again
+    make_regions(trunk, images, keys, proposals, both, maps=maps)
+    assert (both.made, maps.made) == (made[0], made[1] + 1)
 
 
 def test_components_are_whitened(shared_cache, few):

@@ -25,7 +25,7 @@ from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, objects_of_tag
 from melm.learn.pseudo_objects import kept as kept_objects
 from melm.learn.retrain import retrain
-from melm.learn.students import RetrainConfig, Students, fold_of
+from melm.learn.students import RetrainConfig, Students, fold_of, frozen_trunk
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.regression import moved
@@ -164,7 +164,7 @@ def lessons_of(taught, small_scenes, config=CONFIG):
     objects = kept_objects(taught / "objects.npz")
     keys = tuple(content_key(read_bytes(image.path)) for image in images)
     ready = Ready(images, keys, looking.proposals)
-    maps = MapStore(detector.network, config)
+    maps = MapStore(frozen_trunk(detector.network, config), config)
     return Lessons(ready, objects, config, maps, detector.network.trunk.normal_size), detector
 
 
@@ -395,10 +395,10 @@ def test_students_that_had_stages_which_stayed_are_of_an_earlier_version(learned
 
 def test_maps_are_of_a_basis_where_it_is_in_them(learned, shared_cache):
     network, learns = load(learned.run, device="cpu").network, CONFIG.with_(tail_share=0.1)
-    before = [MapStore(network, config).folder for config in (CONFIG, learns)]
+    before = [MapStore(frozen_trunk(network, config), config).folder for config in (CONFIG, learns)]
     assert before[0] != before[1]
     network.trunk.of_map.mean += 1
-    after = [MapStore(network, config).folder for config in (CONFIG, learns)]
+    after = [MapStore(frozen_trunk(network, config), config).folder for config in (CONFIG, learns)]
     assert after[0] != before[0] and after[1] == before[1]
 
 
@@ -535,7 +535,7 @@ def test_what_cannot_be_retrained_is_said(learned, small_scenes, shared_cache, t
 
 
 def test_a_damaged_map_is_made_again(learned, taught, small_scenes, copied_cache, tmp_path):
-    folder = MapStore(load(learned.run, device="cpu").network, CONFIG, copied_cache).folder
+    folder = MapStore(frozen_trunk(load(learned.run, device="cpu").network, CONFIG), CONFIG, copied_cache).folder
     whole = {path: path.read_bytes() for path in folder.rglob("*.npz")}
     path = sorted(whole)[0]
     path.write_bytes(whole[path][:100])

@@ -21,7 +21,7 @@ from melm.learn.processes import device_named
 from melm.learn.students import Verdicts, middle_scale
 from melm.model.melm import Output
 from melm.model.regression import moved
-from melm.model.trunks import FrozenTrunk, Pixels, mirrored
+from melm.model.trunks import FrozenTrunk, Pixels
 from melm.proposals import Proposals, ProposalSettings, compute_proposals
 
 VIEWS = ("single", "flip", "paper")
@@ -140,14 +140,13 @@ class Detector:
         result: list[Output] = []
         said: dict[bool, Verdicts] = {}  # students look at their own scales, whichever the view has
         for scale, flip in self.views():
-            regions = self.network.trunk.look(pixels, boxes, scale, flip)
+            if self.students is None or flip in said:
+                regions = self.network.trunk.look(pixels, boxes, scale, flip)
+            else:
+                regions, seen = self.students.look(self.network, pixels, boxes, scale, flip)
+                said[flip] = self.students.verdicts(seen, proposals, key, flip)
             output = forward(self.network, self.learned.strength, regions, proposals)
-            if self.students is not None:
-                if flip not in said:
-                    seen = self.students.inputs(self.network, mirrored(pixels) if flip else pixels)
-                    said[flip] = self.students.verdicts(seen, proposals, key, flip)
-                output = self.students.joined(output, said[flip])
-            result.append(output)
+            result.append(output if self.students is None else self.students.joined(output, said[flip]))
         return result
 
     def views(self) -> list[View]:

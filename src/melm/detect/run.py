@@ -18,6 +18,7 @@ from melm.detect.detector import Detector, presence
 from melm.detect.ensemble import Ensemble, grouped
 from melm.detect.results import ResultsFile
 from melm.errors import MelmError
+from melm.learn.features import read_one
 from melm.learn.map_store import MapStore
 from melm.learn.network import forward
 from melm.learn.processes import ALONE, Processes
@@ -50,7 +51,7 @@ class Looking:
         single = isinstance(trunk, FrozenTrunk) and detector.settings.views == "single"
         self.regions = RegionStore(trunk, self.proposals.settings) if single else None  # type: ignore[arg-type]
         students = detector.students if single and detector.students and not detector.students.config.whole else None
-        self.maps = MapStore(detector.network, students.config) if students else None
+        self.maps = MapStore(trunk, students.config) if students else None  # type: ignore[arg-type]
         for store in (self.regions, self.maps):
             if store and keep:
                 store.prepare()
@@ -58,11 +59,9 @@ class Looking:
     def outputs(self, key: str, path: Path) -> tuple[list[Output], Proposals]:
         """What the network says of an image in every view; of stored features, if they are there."""
         found = self.found(key, path)
+        if self.regions and self.keep:
+            read_one(self.detector.network.trunk, key, path, found, self.regions, self.maps)  # type: ignore[arg-type]
         stored = self.regions.get(key) if self.regions else None
-        if self.regions and self.keep and (stored is None or stored.shape[1] != len(found)):
-            pixels = read_image(path)
-            self.regions.put(key, self.detector.network.trunk.look(pixels, torch.from_numpy(found.boxes), None))
-            stored = self.regions.get(key)
         if self.regions is not None and stored is not None and stored.shape[1] == len(found):
             network = self.detector.network
             output = forward(network, self.detector.learned.strength, self.regions.regions(key), found)
@@ -75,8 +74,6 @@ class Looking:
         students = self.detector.students
         if students is None:
             return output
-        if self.maps is not None and self.keep:
-            self.maps.make(key, path)
         if self.maps is not None and self.maps.has(key):
             return students.judge(output, self.maps.get(key), found, key)
         return students.judge(output, students.inputs(self.detector.network, read_image(path)), found, key)

@@ -11,10 +11,11 @@ import torch
 from melm.data.records import DataError, TaggedImages
 from melm.errors import MelmError, UsageError
 from melm.learn.features import FITTED_ON, fit_basis, make_regions
+from melm.learn.map_store import MapStore
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import Processes
 from melm.learn.region_store import RegionStore
-from melm.learn.students import RetrainConfig
+from melm.learn.students import IN_TWO_PARTS, RetrainConfig
 from melm.model.backbones import Backbone, build_backbone, load_weights
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import Done, ProposalStore, ReadyMade, make_proposals, settings_for_file
@@ -129,9 +130,14 @@ def starting_backbone(config: LearnConfig) -> tuple[Backbone, str]:
 
 
 def read_features(
-    ready: Ready, trunk: FrozenTrunk, processes: Processes, basis: Mapping[str, torch.Tensor] | None = None
+    ready: Ready,
+    trunk: FrozenTrunk,
+    processes: Processes,
+    basis: Mapping[str, torch.Tensor] | None = None,
+    students: RetrainConfig | None = None,
 ) -> RegionStore:
-    """Sees to it that the store has what the trunk gives for every image; `basis` is that of an earlier run."""
+    """Sees to it that the store has what the trunk gives for every image; `basis` is that of an earlier run. What `students` will
+    read is stored in the same look."""
     trunk.to(processes.device)
     if basis is not None:
         wanted = trunk.fitted()
@@ -152,6 +158,8 @@ def read_features(
     store = RegionStore(trunk, ready.proposals.settings)
     mine, keys = processes.share(list(ready.images)), processes.share(ready.keys)
     with processes.steps("features", len(mine)) as steps:
-        make_regions(trunk, mine, keys, ready.proposals, store, steps.advance)
+        reads_it = students is not None and not students.whole and trunk.backbone.name in IN_TWO_PARTS
+        maps = MapStore(trunk, students) if students and reads_it else None
+        make_regions(trunk, mine, keys, ready.proposals, store, steps.advance, maps)
     processes.wait()
     return store

@@ -73,20 +73,37 @@ def make_regions(
     proposals: ProposalStore,
     store: RegionStore,
     advance: Callable[[], None] = lambda: None,
+    maps: MapStore | None = None,
 ) -> None:
-    """Reads every image that is not in the store yet."""
+    """Reads every image that is not in the store yet, or not in that of the maps for students, where one is given."""
     store.prepare()
+    if maps is not None:
+        maps.prepare()
 
     def read(item: tuple[TaggedImage, str]) -> None:
         image, key = item
-        found = boxes_of(proposals, key, image.path)
-        there = store.get(key)
-        if there is None or there.shape[1] != len(found):
-            store.put(key, trunk.look(read_image(image.path), torch.from_numpy(found.boxes)))
+        read_one(trunk, key, image.path, boxes_of(proposals, key, image.path), store, maps)
 
     with a_thread_each(trunk.device) as threads:
         for _ in in_threads(read, zip(images, keys, strict=True), threads):
             advance()
+
+
+def read_one(
+    trunk: FrozenTrunk, key: str, path: Path, found: Proposals, store: RegionStore, maps: MapStore | None = None
+) -> None:
+    """Sees to it that an image is in the stores. Where both lack it, it is read once for both."""
+    there = store.get(key)
+    lacks = there is None or there.shape[1] != len(found)
+    boxes = torch.from_numpy(found.boxes)
+    if lacks and maps is not None and not maps.has(key):
+        regions, seen = trunk.look_for_students(read_image(path), boxes, maps.scales, maps.deep)
+        store.put(key, regions)
+        maps.put(key, seen)
+    elif lacks:
+        store.put(key, trunk.look(read_image(path), boxes))
+    elif maps is not None:
+        maps.make(key, path)
 
 
 def make_maps(

@@ -21,8 +21,8 @@ from torch import Tensor
 from melm.data.images import read_image
 from melm.errors import MelmError
 from melm.files import cache_folder, packed, prepare_store, write_whole
-from melm.learn.network import Network
-from melm.learn.students import RetrainConfig, frozen_trunk
+from melm.learn.students import RetrainConfig
+from melm.model.trunks import FrozenTrunk
 
 VERSION = 2  # raise it when the same names would give other numbers
 
@@ -30,8 +30,8 @@ VERSION = 2  # raise it when the same names would give other numbers
 class MapStore:
     """Maps of images at some scales, for students of one kind."""
 
-    def __init__(self, network: Network, config: RetrainConfig, cache: Path | None = None) -> None:
-        self.trunk = trunk = frozen_trunk(network, config)
+    def __init__(self, trunk: FrozenTrunk, config: RetrainConfig, cache: Path | None = None) -> None:
+        self.trunk = trunk
         self.scales, self.deep, self.made = config.scales, config.fixed, 0
         self._counting = threading.Lock()
         digest = hashlib.blake2b(str(trunk.backbone.convention).encode(), digest_size=16)

@@ -203,7 +203,7 @@ def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Proc
     """What the stages of the trunk that stay make of every image, where not the whole of a network learns."""
     if config.whole:
         return None
-    maps = MapStore(teacher.network.to(processes.device), config)
+    maps = MapStore(frozen_trunk(teacher.network.to(processes.device), config), config)
     mine, keys = processes.share(list(ready.images)), processes.share(ready.keys)
     with processes.steps("maps", len(mine)) as steps:
         make_maps(maps, mine, keys, steps.advance)

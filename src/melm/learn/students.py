@@ -17,10 +17,11 @@ from melm.errors import UsageError, one_of
 from melm.learn.network import Network
 from melm.learn.presets import check_learning, check_scales
 from melm.model.backbones import BACKBONES, build_backbone
+from melm.model.branches import Regions
 from melm.model.melm import Output
 from melm.model.regression import mirrored_shift
 from melm.model.student import FastRCNN, Student, at_scales, by_scale, named_as
-from melm.model.trunks import FrozenTrunk, Pixels, mirrored_boxes, resized
+from melm.model.trunks import FrozenTrunk, Pixels, mirrored, mirrored_boxes, resized
 from melm.proposals import Proposals
 
 Verdicts = tuple[Tensor, Tensor, Tensor | None]
@@ -203,6 +204,17 @@ class Students(nn.Module):
             return list(trunk.student_maps(pixels, self.config.scales, self.config.fixed))
         middle = middle_scale(self.config.scales)
         return [torch.from_numpy(resized(pixels, s)) if s == middle else None for s in self.config.scales]
+
+    def look(
+        self, network: Network, pixels: Pixels, boxes: Tensor, scale: int | None, flip: bool
+    ) -> tuple[Regions, Sequence[Tensor | None]]:
+        """What the run's network reads of boxes (N, 4) in a view, and what students are shown of it: of one reading, where both
+        read the same trunk."""
+        if self.config.whole:
+            shown = self.inputs(network, mirrored(pixels) if flip else pixels)
+            return network.trunk.look(pixels, boxes, scale, flip), shown
+        trunk = frozen_trunk(network, self.config)
+        return trunk.look_for_students(pixels, boxes, self.config.scales, self.config.fixed, flip)
 
     def divided(self, boxes: Tensor, width: int, height: int) -> tuple[list[Tensor], Tensor]:
         """Boxes (N, 4) at the scales where they are read, and their rows in that order."""

@@ -20,6 +20,7 @@ from melm.learn.presets import LearnConfig, for_images, learn_config
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
+from melm.learn.students import RetrainConfig
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import ReadyMade
 
@@ -31,6 +32,7 @@ def train(
     *,
     proposals_file: ReadyMade | None = None,
     basis: Path | str | None = None,
+    students: RetrainConfig | None = None,
     device: str = "auto",
     workers: int | None = None,
     overwrite: bool = False,
@@ -43,6 +45,7 @@ def train(
 
     The same call on the same folder goes on where it stopped. `after_epoch` is handed the network after every epoch and may
     return figures for the log: the place for measuring while learning. `say` is given a few lines on what is being done.
+    Where the run will be retrained, and it is known how, `students` are those who will learn: images are then read once for both.
     """
     source = data if isinstance(data, Source) else Source(Path(data))
     images = read_tags(source)
@@ -66,7 +69,7 @@ def train(
         network = build_network(config, len(ready.images.classes), backbone).to(processes.device)
         store = None
         if isinstance(network.trunk, FrozenTrunk):
-            store = read_features(ready, network.trunk, processes, given)
+            store = read_features(ready, network.trunk, processes, given, students)
         items = Items(ready.images, ready.keys, ready.proposals, store, config)
         learner = Learner(Step(network, config), config, items, processes, run)
         if learner.take_up():
@@ -90,12 +93,13 @@ def features(
     *,
     proposals_file: ReadyMade | None = None,
     basis: Path | str | None = None,
+    students: RetrainConfig | None = None,
     device: str = "auto",
     workers: int | None = None,
     skip_bad: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> RegionStore:
-    """Computes and stores what the frozen trunk gives for every image of a data set."""
+    """Computes and stores what the frozen trunk gives for every image of a data set, to a run and to its `students`, if any."""
     source = data if isinstance(data, Source) else Source(Path(data))
     config = config or learn_config()
     if config.trunk != "frozen":
@@ -110,7 +114,7 @@ def features(
         network = build_network(config, max(2, len(images.classes)), backbone)
         assert isinstance(network.trunk, FrozenTrunk)
         given = basis_of(Path(basis)) if basis is not None else None
-        return read_features(ready, network.trunk, processes, given)
+        return read_features(ready, network.trunk, processes, given, students)
 
 
 def about_run(

@@ -70,12 +70,30 @@ class FrozenTrunk(nn.Module):
     @torch.no_grad()
     def look(self, pixels: Pixels, boxes: Tensor, scale: int | None = None, flip: bool = False) -> Regions:
         """Box, frame and ring (N, width) of boxes (N, 4) in an RGB image. All scales are read; `scale` is not used."""
-        return self._read(pixels, boxes, flip).each(self.reduced)
+        return self._read(pixels, boxes, flip)[0].each(self.reduced)
+
+    @torch.no_grad()
+    def look_for_students(
+        self, pixels: Pixels, boxes: Tensor, scales: tuple[int, ...], deep: bool, flip: bool = False
+    ) -> tuple[Regions, list[Tensor]]:
+        """What `look` and `student_maps` give, the latter of the mirrored image for `flip`: the image is read once for both."""
+        regions, maps = self._read(pixels, boxes, flip, for_students=scales, deep=deep)
+        return regions.each(self.reduced), maps
+
+    @torch.no_grad()
+    def student_maps(self, pixels: Pixels, scales: tuple[int, ...], deep: bool) -> list[Tensor]:
+        """What a student begins with, of an image at each scale: what the first part of the trunk makes of it, (h, w, M) each;
+        with `deep` the components of what the last part makes of that as well, (h, w, M + D)."""
+        maps = []
+        for scale in scales:
+            first = self.reading().stem(self._image(resized(pixels, scale)))  # (1, M, h, w)
+            maps.append(self._for_student(first, self.reading().tail(first) if deep else None))
+        return maps
 
     @torch.no_grad()
     def look_wide(self, pixels: Pixels, boxes: Tensor) -> Tensor:
         """The boxes alone with all channels (N, C), to `fit` on."""
-        return self._read(pixels, boxes, False, surround=False).box
+        return self._read(pixels, boxes, False, surround=False)[0].box
 
     def reduced(self, pooled: Tensor) -> Tensor:
         """What is kept (N, width) of the means of regions (N, C)."""
@@ -87,22 +105,41 @@ class FrozenTrunk(nn.Module):
         assert self.backbone.classifier is not None
         return F.log_softmax(self.backbone.classifier(pooled), dim=1).clamp(min=UNLIKELY)
 
-    def _read(self, pixels: Pixels, boxes: Tensor, flip: bool, surround: bool = True) -> Regions:
-        device = self.device
+    def _read(
+        self,
+        pixels: Pixels,
+        boxes: Tensor,
+        flip: bool,
+        surround: bool = True,
+        for_students: tuple[int, ...] = (),
+        deep: bool = False,
+    ) -> tuple[Regions, list[Tensor]]:
+        """The means of regions (N, C), and what students begin with at the scales they read, if any."""
+        device, reading = self.device, self.reading()
         pixels, boxes = (mirrored(pixels), mirrored_boxes(boxes, pixels.shape[1])) if flip else (pixels, boxes)
         best = normal_scale(boxes, self.scales, max(pixels.shape[:2]), self.normal_size)
         parts = [torch.zeros(len(boxes), self.backbone.channels, device=device) for _ in range(3 if surround else 1)]
-        for s, scale in enumerate(self.scales):
-            rows = torch.nonzero(best == s)[:, 0]
-            if not len(rows):
+        maps = {}
+        for scale in dict.fromkeys((*self.scales, *for_students)):
+            rows = torch.nonzero(best == (self.scales.index(scale) if scale in self.scales else -1))[:, 0]
+            wanted = scale in for_students
+            if not len(rows) and not wanted:
                 continue
             small = resized(pixels, scale)
-            image = self.backbone.normalise(torch.from_numpy(small).to(device))[None]
-            image = image.to(memory_format=torch.channels_last)
-            map = self.reading().trunk(image)[0].permute(1, 2, 0).contiguous()  # (H, W, C)
+            image = self._image(small)
+            first = reading.stem(image) if wanted else None  # (1, M, h, w)
+            last = None
+            if len(rows) or deep:
+                last = reading.trunk(image) if first is None else reading.tail(first)  # (1, C, h, w)
+            if first is not None:
+                maps[scale] = self._for_student(first, last if deep else None)
+            if not len(rows):
+                continue
             there = boxes[rows].to(device) * boxes.new_tensor(
                 [small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]
             ).repeat(2).to(device)
+            assert last is not None
+            map = last[0].permute(1, 2, 0).contiguous()  # (h, w, C)
             for part, value in zip(
                 parts, means(map, *region_parts(there, len(parts)), self.backbone.stride), strict=True
             ):
@@ -110,22 +147,19 @@ class FrozenTrunk(nn.Module):
         if surround:
             whole = covers(boxes, pixels.shape[1], pixels.shape[0]).to(device)
             parts[2][whole] = parts[1][whole]
-        return Regions(*parts)
+        return Regions(*parts), [maps[scale] for scale in for_students]
 
-    @torch.no_grad()
-    def student_maps(self, pixels: Pixels, scales: tuple[int, ...], deep: bool) -> list[Tensor]:
-        """What a student begins with, of an image at each scale: what the first part of the trunk makes of it, (h, w, M) each;
-        with `deep` the components of what the last part makes of that as well, (h, w, M + D)."""
-        reading, device = self.reading(), self.device
-        maps = []
-        for scale in scales:
-            image = self.backbone.normalise(torch.from_numpy(resized(pixels, scale)).to(device))[None]
-            map = reading.stem(image.to(memory_format=torch.channels_last))  # (1, M, h, w)
-            seen = [map[0].permute(1, 2, 0)]
-            if deep:
-                seen.append(self.of_map(reading.tail(map)[0].permute(1, 2, 0)))
-            maps.append(torch.cat(seen, dim=2).contiguous())
-        return maps
+    def _image(self, pixels: Pixels) -> Tensor:
+        """(1, 3, H, W) as the backbone reads it."""
+        image: Tensor = self.backbone.normalise(torch.from_numpy(pixels).to(self.device))  # (3, H, W)
+        return image[None].contiguous(memory_format=torch.channels_last)
+
+    def _for_student(self, first: Tensor, last: Tensor | None) -> Tensor:
+        """Maps of both parts of the trunk, (1, M, h, w) and (1, C, h, w), as a student reads them, (h, w, M or M + D)."""
+        seen = [first[0].permute(1, 2, 0)]
+        if last is not None:
+            seen.append(self.of_map(last[0].permute(1, 2, 0)))
+        return torch.cat(seen, dim=2).contiguous()
 
     @torch.no_grad()
     def fit(self, samples: Tensor) -> None:

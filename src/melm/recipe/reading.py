@@ -226,3 +226,9 @@ def in_turn(runs: Sequence[Run]) -> list[Run]:
         done += ready
         waiting = [run for run in waiting if run not in ready]
     return done
+
+
+def students_of(teacher: Run, runs: Sequence[Run]) -> RetrainConfig | None:
+    """Those that will learn from a run first, if any."""
+    taught = (run.config for run in runs if run.teacher == teacher.name)
+    return next((config for config in taught if isinstance(config, RetrainConfig)), None)

@@ -29,7 +29,7 @@ from melm.measure.subjects import placed, subject_of_ensemble, subject_of_run
 from melm.measure.truth import read_truth
 from melm.progress import Steps, duration
 from melm.proposals import ProposalStore, make_proposals
-from melm.recipe.reading import Measure, Recipe, in_turn
+from melm.recipe.reading import Measure, Recipe, in_turn, students_of
 from melm.show.evaluation_report import Report
 from melm.workers import available_cores
 
@@ -90,7 +90,8 @@ def run_recipe(
         for seed in recipe.seeds:
             folder = _folder(out, run.of, seed)
             if isinstance(run.config, LearnConfig):
-                _learn(learned_from, folder, replace(run.config, seed=seed), basis, device, workers, parts, say)
+                config, students = replace(run.config, seed=seed), students_of(run, recipe.runs)
+                _learn(learned_from, folder, config, students, basis, device, workers, parts, say)
             elif run.config is not None:
                 teacher = _folder(out, str(run.teacher), seed)
                 _retrain(learned_from, teacher, folder, replace(run.config, seed=seed), device, workers, parts, say)
@@ -122,6 +123,7 @@ def _learn(
     source: Source,
     folder: Path,
     config: LearnConfig,
+    students: RetrainConfig | None,
     basis: Path | None,
     device: str,
     workers: int,
@@ -140,7 +142,7 @@ def _learn(
     parts.add("proposals", time.monotonic() - started, len(images), sum(d.seconds is not None for d in done))
     if config.trunk == "frozen":
         started = time.monotonic()
-        store = features(source, config, basis=basis, device=device, workers=workers)
+        store = features(source, config, basis=basis, students=students, device=device, workers=workers)
         parts.add("features", time.monotonic() - started, len(images), store.made)
     train(source, folder, config, basis=basis, device=device, workers=workers, say=say)
 
