@@ -100,8 +100,7 @@ class Scorer(nn.Module):
             weights = region_weights(*region_parts(boxes[rows[-1]] * shrink), map, self.backbone.stride)
             seen.append(means(map, weights))
         box, frame, ring = (trunk.reduced(part) for part in in_order(rows, seen).chunk(3, dim=1))
-        whole = (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= size).all(dim=1)
-        return Regions(box, frame, torch.where(whole[:, None], frame, ring))
+        return Regions(box, frame, torch.where(covering(boxes, size)[:, None], frame, ring))
 
     def tuned_regions(self, image: Tensor, boxes: Tensor) -> Regions:
         """As `TunedTrunk.look`."""
@@ -159,7 +158,7 @@ class Scorer(nn.Module):
         for student, parts in zip(students.students, seen, strict=True):
             assert isinstance(student, Student)
             said.append(student.verdict(student.neck(in_order(rows, parts))))
-        return said, named_as(torch.stack(shares).mean(dim=0)) if shares else None
+        return said, named_as(torch.stack(shares).mean(dim=0), covering(boxes, size)) if shares else None
 
     def shares(self, student: Student, map: Tensor, boxes: Tensor) -> Tensor:
         """As `Student.shares`."""
@@ -180,6 +179,11 @@ class Scorer(nn.Module):
         parts = student.sharp_parts(boxes)
         weights = region_weights(parts, torch.zeros_like(parts), map, self.backbone.stride)
         return normalised(parts_of(map, weights), student.channels).flatten(1)
+
+
+def covering(boxes: Tensor, size: Tensor) -> Tensor:
+    """As `trunks.covers`, of an image whose width and height (2,) are known when the graph runs."""
+    return (boxes[:, :2] <= 0).all(dim=1) & (boxes[:, 2:] >= size).all(dim=1)
 
 
 class Detecting(MELM):

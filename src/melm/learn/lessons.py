@@ -137,9 +137,9 @@ class Lessons:
     def cells(self, map: Tensor, found: Proposals, every: Objects, random: np.random.Generator) -> Cells:
         """Some cells of a map (h, w, M + D) in the objects of its image, and as many outside, drawn at random."""
         config, background = self.config, len(self.images.classes)
-        height, width = map.shape[:2]
-        middle = np.stack(np.meshgrid((np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height), axis=2)
-        of, left_out = cells_in(middle.reshape(-1, 2) * [found.width, found.height], every)
+        assert self.maps is not None
+        reach = self.maps.trunk.backbone.stride * max(found.width, found.height) / max(config.scales)
+        of, left_out = cells_in(middles_of_cells(*map.shape[:2], reach, found.width, found.height), every)
         objects = every.only(every.taught)
         inside = some(random, (of >= 0) & ~left_out, config.cells)
         outside = some(random, (of < 0) & ~left_out, config.cells)
@@ -194,6 +194,18 @@ def scales_of_step(first: int, scales: int, random: np.random.Generator) -> list
     """The scale of an object, and one of the others: what is too small and too large is then seen as well."""
     others = [s for s in range(scales) if s != first]
     return [first, *([others[random.integers(len(others))]] if others else [])]
+
+
+def middles_of_cells(rows: int, columns: int, reach: float, width: int, height: int) -> NDArray[np.float64]:
+    """(rows * columns, 2) the middles of a map's cells, row by row, in the pixels of an image of width x height, of which each cell
+    is `reach` wide and high; of the last ones only a part may lie in the image."""
+    x, y = (
+        (ends[1:] + ends[:-1]) / 2
+        for ends in (
+            np.minimum(np.arange(count + 1) * reach, side) for count, side in ((columns, width), (rows, height))
+        )
+    )
+    return np.stack(np.meshgrid(x, y), axis=2).reshape(-1, 2)
 
 
 def cells_in(middles: NDArray[np.float64], every: Objects) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

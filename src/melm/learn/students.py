@@ -21,7 +21,7 @@ from melm.model.branches import Regions
 from melm.model.melm import Output
 from melm.model.regression import mirrored_shift
 from melm.model.student import FastRCNN, Student, at_scales, by_scale, named_as
-from melm.model.trunks import FrozenTrunk, Pixels, mirrored, mirrored_boxes, resized
+from melm.model.trunks import FrozenTrunk, Pixels, covers, mirrored, mirrored_boxes, resized
 from melm.proposals import Proposals
 
 Verdicts = tuple[Tensor, Tensor, Tensor | None]
@@ -254,7 +254,8 @@ class Students(nn.Module):
             at_finest = torch.full((len(boxes),), self.config.finest)
             by, _ = at_scales(boxes, at_finest, self.config.scales, found.width, found.height)
             finest = shown[0][self.config.finest], by[self.config.finest].to(device)
-            cells = named_as(torch.stack([one.shares(*finest) for one in asked]).mean(dim=0))  # type: ignore[operator]
+            shares = torch.stack([one.shares(*finest) for one in asked]).mean(dim=0)  # type: ignore[operator]
+            cells = named_as(shares, covers(boxes, found.width, found.height).to(device))
         return student, mirrored_shift(shift) if flip else shift, cells
 
     def joined(self, output: Output, verdicts: Verdicts) -> Output:

@@ -64,11 +64,11 @@ class CellNames(nn.Module):
         return F.log_softmax(self.of_class(self.neck(seen)), dim=-1)
 
 
-def named_as(shares: Tensor) -> Tensor:
+def named_as(shares: Tensor, covering: Tensor) -> Tensor:
     """How well boxes agree with the names of cells, (N, K), higher is better: much of a box has to be of the class, and more of
-    its frame than of its ring. shares (3, N, K) of box, frame and ring."""
+    its frame than of its ring. shares (3, N, K) of box, frame and ring; a box that is `covering` (N,) the picture has no ring."""
     box, frame, ring = shares.unbind(0)
-    return (box + SLIGHT_SHARE).log() + frame - ring
+    return (box + SLIGHT_SHARE).log() + torch.where(covering[:, None], 0.0, frame - ring)
 
 
 class Student(nn.Module):

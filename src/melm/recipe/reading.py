@@ -127,6 +127,8 @@ def read_recipe(path: Path) -> Recipe:
         _only(path, entry, RUN, f"runs.{name}.")
     made = tuple(_run(path, name, entry, learn, runs) for name, entry in runs.items())
     _check_branches(path, made)
+    if measures and not any(run.measured for run in made):
+        raise UsageError(f"{path}: [[measure]] has nothing to measure: every run says measured = false")
     return Recipe(
         path,
         str(kept.get("about", path.stem)),

@@ -143,7 +143,7 @@ def _learn(
     if config.trunk == "frozen":
         started = time.monotonic()
         store = features(source, config, basis=basis, students=students, device=device, workers=workers)
-        parts.add("features", time.monotonic() - started, len(images), store.made)
+        parts.add("features and maps" if students else "features", time.monotonic() - started, len(images), store.made)
     train(source, folder, config, basis=basis, device=device, workers=workers, say=say)
 
 
