@@ -24,7 +24,7 @@ from torch import Tensor
 
 from melm.data.scenes import draw_scene
 from melm.learn.items import Item
-from melm.learn.lessons import Lesson, StudentStep
+from melm.learn.lessons import Cells, Lesson, StudentStep
 from melm.learn.loop import Learner, Step, one_step
 from melm.learn.network import Network, build_network
 from melm.learn.presets import LearnConfig, learn_config
@@ -75,7 +75,13 @@ def lessons_of(network: Network, config: RetrainConfig, random: np.random.Genera
         seen = [map if len(some) else None for map, some in zip(maps, there, strict=True)]
         target = torch.from_numpy(random.integers(0, CLASSES + 1, len(wanted)))
         rest = torch.zeros(len(wanted), 4), torch.ones(len(wanted)) / 96, torch.ones(CLASSES)
-        made.append(Lesson(index, index % 2, seen, there, target, *rest))
+        cells = None
+        if config.names_cells:
+            some = maps[config.finest].flatten(0, 1)[: 2 * config.cells]
+            cells = Cells(
+                some, torch.from_numpy(random.integers(0, CLASSES + 1, len(some))), torch.ones(len(some)) / 256
+            )
+        made.append(Lesson(index, index % 2, seen, there, target, *rest, cells))
     return made
 
 

@@ -56,7 +56,7 @@ def small_config(method="MELM", **changes):
 
 def small_train(data, out, method="MELM", config=None, threads=1, **options):
     """Learns from DATA (a path or a Source) in this process. What is not an option of `train` is a setting."""
-    of_train = ("overwrite", "skip_bad", "basis", "after_epoch", "say", "proposals_file")
+    of_train = ("overwrite", "skip_bad", "basis", "students", "after_epoch", "say", "proposals_file")
     given = {name: options.pop(name) for name in of_train if name in options}
     source = data if isinstance(data, Source) else Source(Path(data))
     before = torch.get_num_threads()

@@ -84,6 +84,7 @@ def test_every_recipe_of_ours_reads(path):
         ("[[measure]]\ndraws = 'x'", "measure.draws = 'x'; a whole number"),
         ("[[measure]]\nvote = 7", "vote is from 0 to 1"),
         ("[runs.a]\nmeasured = 0", "runs.a.measured = 0; true or false"),
+        ("[runs.a]\nmeasured = false\n[[measure]]\nsplit = 'val'", "every run says measured = false"),
         ("[[measure]]\ndraws = true", "measure.draws = True; a whole number"),
         ("[runs.a]\n[runs.b]\nof = 'a'\nbranch = 'discovry'", "runs.b: .*Did you mean 'discovery'"),
         ("[runs.a]\nbranch = 'fused'", "runs.a: "),

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,18 @@ from melm.detect.detector import DetectSettings, load
 from melm.detect.run import Looking
 from melm.errors import MelmError, UsageError
 from melm.learn.data import Ready
-from melm.learn.lessons import Cells, Lesson, Lessons, StudentStep, cells_in, inside, scales_of_step, some, student_loss
+from melm.learn.lessons import (
+    Cells,
+    Lesson,
+    Lessons,
+    StudentStep,
+    cells_in,
+    inside,
+    middles_of_cells,
+    scales_of_step,
+    some,
+    student_loss,
+)
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, objects_of_tag
 from melm.learn.pseudo_objects import kept as kept_objects
@@ -28,9 +40,9 @@ from melm.learn.retrain import retrain
 from melm.learn.students import RetrainConfig, Students, fold_of, frozen_trunk
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
-from melm.model.regression import moved
+from melm.model.regression import mirrored_shift, moved
 from melm.model.student import Said, by_scale, named_as
-from melm.model.trunks import mirrored_boxes
+from melm.model.trunks import covers, means, mirrored, mirrored_boxes
 from melm.proposals import ReadyMade, compute_proposals, make_proposals
 from melm.proposals.run import proposal_key
 
@@ -300,6 +312,7 @@ def test_the_measures_ask_the_student_that_never_saw_the_image(taught, small_sce
         for number, student in enumerate(detector.students.students):
             student.verdict.of_class.weight.zero_()
             student.verdict.of_class.bias.copy_(torch.arange(7) * (number + 1) / 10)
+            student.cells.of_class.bias.copy_(torch.arange(7) * (number + 1) / 10)
     outputs, _ = Looking(detector).outputs(key, image.path)
     detector.students.keys = frozenset()
     every, _ = Looking(detector).outputs(key, image.path)
@@ -308,6 +321,31 @@ def test_the_measures_ask_the_student_that_never_saw_the_image(taught, small_sce
     for output, of_all, of_one in zip(outputs, every, only, strict=True):
         torch.testing.assert_close(output.student, of_one.student)
         assert not torch.allclose(output.student, of_all.student)
+        cells, by_all, by_one = (one.fused - one.student[:, :-1] for one in (output, of_all, of_one))
+        torch.testing.assert_close(cells, by_one)  # names of cells come from the same student
+        assert not torch.allclose(cells, by_all)
+
+
+def test_a_flipped_view_is_a_view_of_the_mirrored_image(taught, small_scenes):
+    detector = melm.load(taught, DetectSettings(views="flip"), "cpu")
+    pixels = read_image(small_scenes / "test" / "00001.jpg")
+    found = compute_proposals(pixels, detector.proposal_settings)
+    there = mirrored_boxes(torch.from_numpy(found.boxes), found.width).numpy()
+    _, flipped = detector.outputs(pixels, found)
+    plain, _ = detector.outputs(mirrored(pixels), replace(found, boxes=there))
+    for name in ("student", "fused"):
+        torch.testing.assert_close(getattr(flipped, name), getattr(plain, name))
+    torch.testing.assert_close(flipped.shift, mirrored_shift(plain.shift))
+
+
+def test_students_find_the_maps_that_were_stored_while_their_teacher_learned(small_scenes, tmp_path, monkeypatch):
+    monkeypatch.setenv("MELM_CACHE", str(tmp_path / "cache"))
+    source, first = Source(small_scenes / "few.csv"), tmp_path / "first"
+    small_train(source, first, students=CONFIG)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "maps").rglob("*.npz")}
+    assert len(before) == len(read_tags(source))
+    retrain(first, source, tmp_path / "second", CONFIG.with_(epochs=1), device="cpu")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "maps").rglob("*.npz")} == before
 
 
 def test_what_is_measured(taught, small_scenes, shared_cache):
@@ -428,7 +466,9 @@ def test_all_students_read_the_same_of_stages_that_stay(taught, small_scenes, sh
     boxes = torch.from_numpy(found.boxes) * (128 / max(found.width, found.height))  # at the largest scale
     with torch.no_grad():
         shares = torch.stack([one.shares(seen[1], boxes) for one in students.students]).mean(dim=0)
-    torch.testing.assert_close(cells, named_as(shares), rtol=1e-3, atol=1e-3)
+    whole = covers(torch.from_numpy(found.boxes), found.width, found.height)
+    assert int(whole.sum()) == 1  # the last of the proposals
+    torch.testing.assert_close(cells, named_as(shares, whole), rtol=1e-3, atol=1e-3)
 
 
 def test_what_cells_are_taught(taught, small_scenes, shared_cache):
@@ -448,6 +488,22 @@ def test_what_cells_are_taught(taught, small_scenes, shared_cache):
     assert kinds == {True, False}
     lessons, _ = lessons_of(taught, small_scenes, CONFIG.with_(cells=0))
     assert lessons.load(0, 0).cells is None
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (333, 500), (64, 48), (130, 20)])
+def test_cells_are_taught_where_they_are_read(size):
+    """A box around the middle of one cell, at the scale of the map, reads mostly that cell."""
+    width, height = size
+    small = [max(1, round(side * 128 / max(size))) for side in size]
+    columns, rows = (-(-side // 16) for side in small)
+    middles = middles_of_cells(rows, columns, 16 * max(size) / 128, width, height)
+    assert middles.shape == (rows * columns, 2)
+    assert (middles > 0).all() and (middles < size).all()
+    map = torch.arange(rows * columns).float().view(rows, columns, 1)
+    there = torch.from_numpy(middles).float() * torch.tensor([s / side for s, side in zip(small, size, strict=True)])
+    boxes = torch.cat([there - 0.5, there + 0.5], dim=1)
+    (read,) = means(map, boxes[None], torch.zeros_like(boxes)[None], 16)
+    torch.testing.assert_close(read, map.flatten(0, 1), atol=0.05, rtol=0)
 
 
 def test_in_which_object_a_cell_lies():

@@ -109,10 +109,13 @@ def test_stages_that_stay_are_the_trunks_own():
 
 
 def test_agreement_with_the_names_of_cells_by_hand():
-    """All of a box is of the class and nothing around it; half of it, to the frame and beyond; nothing at all."""
-    shares = torch.tensor([[1.0, 0.5, 0.0], [1.0, 0.4, 0.0], [0.0, 0.6, 0.0]])[:, :, None]  # box, frame, ring
-    expected = [np.log(1.01) + 1, np.log(0.51) - 0.2, np.log(0.01)]
-    torch.testing.assert_close(named_as(shares)[:, 0], torch.tensor(expected, dtype=torch.float32))
+    """All of a box is of the class and nothing around it; half of it, to the frame and beyond; nothing at all; and half of the
+    whole picture, which has nothing around it."""
+    shares = torch.tensor([[1.0, 0.5, 0.0, 0.5], [1.0, 0.4, 0.0, 0.4], [0.0, 0.6, 0.0, 0.1]])  # box, frame, ring
+    covering = torch.tensor([False, False, False, True])
+    expected = [np.log(1.01) + 1, np.log(0.51) - 0.2, np.log(0.01), np.log(0.51)]
+    found = named_as(shares[:, :, None], covering)[:, 0]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float32))
 
 
 def test_shares_of_named_cells():

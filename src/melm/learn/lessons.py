@@ -139,7 +139,8 @@ class Lessons:
         config, background = self.config, len(self.images.classes)
         assert self.maps is not None
         reach = self.maps.trunk.backbone.stride * max(found.width, found.height) / max(config.scales)
-        of, left_out = cells_in(middles_of_cells(*map.shape[:2], reach, found.width, found.height), every)
+        rows, columns = map.shape[:2]
+        of, left_out = cells_in(middles_of_cells(rows, columns, reach, found.width, found.height), every)
         objects = every.only(every.taught)
         inside = some(random, (of >= 0) & ~left_out, config.cells)
         outside = some(random, (of < 0) & ~left_out, config.cells)
@@ -197,8 +198,8 @@ def scales_of_step(first: int, scales: int, random: np.random.Generator) -> list
 
 
 def middles_of_cells(rows: int, columns: int, reach: float, width: int, height: int) -> NDArray[np.float64]:
-    """(rows * columns, 2) the middles of a map's cells, row by row, in the pixels of an image of width x height, of which each cell
-    is `reach` wide and high; of the last ones only a part may lie in the image."""
+    """(rows * columns, 2) the middles of a map's cells, row by row, in the pixels of an image of width x height: each cell is
+    `reach` wide and high, but of the last ones only a part may lie in the image."""
     x, y = (
         (ends[1:] + ends[:-1]) / 2
         for ends in (
