@@ -39,7 +39,7 @@ def fit_basis(
     """
     order = sorted(range(len(keys)), key=lambda i: keys[i])
     chosen = [order[i * len(order) // FITTED_ON] for i in range(FITTED_ON)] if len(order) > FITTED_ON else order
-    name = json.dumps([trunk_digest(trunk), proposals.settings.folder_name(), [keys[i] for i in chosen]])
+    name = json.dumps([trunk_digest(trunk, fitted=False), proposals.settings.folder_name(), [keys[i] for i in chosen]])
     path = (
         cache_folder() / "features" / f"basis-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}.safetensors"
     )

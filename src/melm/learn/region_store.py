@@ -74,12 +74,17 @@ class RegionStore:
             ) from None
 
 
-def trunk_digest(trunk: FrozenTrunk) -> str:
-    """A name that only a trunk with these weights, this basis and this way of reading has."""
+def trunk_digest(trunk: FrozenTrunk, fitted: bool = True) -> str:
+    """A name that only a trunk with these weights, this basis and this way of reading has. Without what was `fitted`, every basis
+    of these sizes has the same."""
     digest = hashlib.blake2b(digest_size=16)
     reading = [trunk.backbone.name, str(trunk.backbone.convention), trunk.scales, trunk.normal_size]
     digest.update(json.dumps(reading).encode())
+    basis = trunk.fitted()
     for name, value in sorted(trunk.state_dict().items()):
         digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        if name in basis and not fitted:
+            digest.update(str(tuple(value.shape)).encode())
+        else:
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
