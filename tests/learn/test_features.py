@@ -95,6 +95,18 @@ def test_what_students_read_is_stored_in_the_same_look(few, tmp_path, scales, ta
     assert (both.made, maps.made) == (made[0], made[1] + 1)
 
 
+def test_a_basis_is_fitted_once(few, tmp_path, monkeypatch):
+    monkeypatch.setenv("MELM_CACHE", str(tmp_path))
+    trunk = trunk_of(backbone="lite0", weights="none", components=8, named_components=4)
+    fitted = []
+    for _ in range(2):  # as every process of a run does
+        fit_basis(trunk, *few, lambda: fitted.append(1))
+    assert len(fitted) == len(few[0])
+    other = trunk_of(backbone="lite0", weights="none", components=6, named_components=4)
+    fit_basis(other, *few, lambda: fitted.append(1))  # of another size
+    assert len(fitted) == 2 * len(few[0]) and len(list((tmp_path / "features").glob("basis-*"))) == 2
+
+
 def test_components_are_whitened(shared_cache, few):
     trunk = trunk_of()
     samples = samples_of(trunk, few)
