@@ -92,12 +92,13 @@ def one_step(network: Network, regions: Regions, found: Proposals, classes: int)
     loss_of = MinEntropyLoss(network.melm.config)
     learned = [p for p in network.melm.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learned, fused=True)
-    boxes, prior, score = (torch.from_numpy(a) for a in (found.boxes, found.prior, found.score))
+    given = (found.boxes, found.prior, found.score, found.share)
+    boxes, prior, score, share = (torch.from_numpy(a) for a in given)
     tags, known = torch.zeros(classes), torch.ones(classes)
     tags[1] = tags[3] = 1
 
     def step() -> None:
-        output = network.melm(regions, boxes, prior, 0.3, score=score)
+        output = network.melm(regions, boxes, prior, 0.3, score=score, share=share)
         loss_of(output, boxes, tags, known).total.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -54,8 +54,9 @@ def items_of(network: Network, config: LearnConfig, random: np.random.Generator)
         tags[index % CLASSES] = 1
         assert isinstance(network.trunk, FrozenTrunk)
         regions = network.trunk.look(draw_scene(index, (WIDTH, HEIGHT)).pixels, boxes)
-        prior, score = torch.rand(len(boxes)), torch.rand(len(boxes))
-        made.append(Item(index, boxes, prior, score, coordinate_order(boxes), tags, torch.ones(CLASSES), regions))
+        prior, score, share = torch.rand(3, len(boxes))
+        order = coordinate_order(boxes)
+        made.append(Item(index, boxes, prior, score, share, order, tags, torch.ones(CLASSES), regions))
     return made
 
 

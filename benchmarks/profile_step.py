@@ -188,12 +188,12 @@ def step_parts(
     network: Network, regions: Regions, boxes: Tensor, repeats: int, every: Times, maps: tuple[Tensor, Tensor] | None
 ) -> None:
     melm, loss_of = network.melm, MinEntropyLoss(network.melm.config)
-    prior, score = torch.rand(len(boxes)), torch.rand(len(boxes))
+    prior, score, share = torch.rand(3, len(boxes))
     tags, known = torch.zeros(CLASSES), torch.ones(CLASSES)
     tags[3] = tags[7] = 1
     order = coordinate_order(boxes)  # made with the input, in a thread of its own
     learned = [p for p in melm.parameters() if p.requires_grad and (maps is None or p.ndim < 4)]
-    output = melm(regions, boxes, prior, 0.3, score=score)
+    output = melm(regions, boxes, prior, 0.3, score=score, share=share)
     logits = [
         part
         for part in (output.scores.class_logits, output.scores.location_logits, *output.localization)
@@ -203,11 +203,11 @@ def step_parts(
     def scored() -> tuple[Tensor, Tensor]:
         return melm.prob_of(output.scores), melm.prob_of(output.scores.each(output.cliques.mean))
 
-    whole = median(lambda: melm(regions, boxes, prior, 0.3, score=score), repeats)
+    whole = median(lambda: melm(regions, boxes, prior, 0.3, score=score, share=share), repeats)
     cliques = median(lambda: melm.partition(boxes, output.log_prob), repeats)
     probabilities = median(scored, repeats)
     every["layers, forward"] = whole - cliques - probabilities
-    WORK["layers, forward"] = gflop(lambda: melm(regions, boxes, prior, 0.3, score=score))
+    WORK["layers, forward"] = gflop(lambda: melm(regions, boxes, prior, 0.3, score=score, share=share))
     every["cliques"] = cliques
     every["probabilities and entropies, forward"] = probabilities + median(
         lambda: loss_of(output, boxes, tags, known, order), repeats

@@ -37,6 +37,7 @@ class MethodConfig:
     # Evidence that takes part where an object is chosen, not where it is learned
     contrast_weight: float = 0.0  # of the contrast of a box with its surround
     score_weight: float = 0.0  # of the score that the proposals came with
+    size_weight: float = 0.0  # of how far the size of a box is from the middle one
     # Cliques
     cliques: bool = True  # Eq. 2; without, every proposal is its own clique
     top: int = 200  # proposals that are partitioned
@@ -67,6 +68,7 @@ class MethodConfig:
         _within("prior_weight", self.prior_weight, -1e6, 1e6)
         _within("contrast_weight", self.contrast_weight, 0, 1e6)
         _within("score_weight", self.score_weight, 0, 1e6)
+        _within("size_weight", self.size_weight, 0, 1e6)
         _within("kernel", self.kernel, 0, 1e6)
         _within("feedback_rate", self.feedback_rate, 0, 100)
         _within("branches", self.branches, 0, 100)
@@ -85,7 +87,7 @@ class MethodConfig:
     @property
     def has_evidence(self) -> bool:
         """Whether objects are chosen by more than what is learned."""
-        return self.contrast_weight > 0 or self.score_weight > 0
+        return self.contrast_weight > 0 or self.score_weight > 0 or self.size_weight > 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -254,12 +254,12 @@ def test_feedback_of_the_preceding_iteration_is_that_of_a_first_pass(small_scene
     run = small_train(small_scenes / "train-tags.csv", tmp_path / "run", feedback="previous", boxes_a_step=0)
     detector, pixels, proposals = seen(run, photo, branch="mean")
     assert detector.learned.strength == pytest.approx(1 - np.exp(-0.5))  # r of the last epoch
-    given = (proposals.boxes, proposals.prior, proposals.score)
-    boxes, prior, score = (torch.from_numpy(array) for array in given)
+    given = (proposals.boxes, proposals.prior, proposals.score, proposals.share)
+    boxes, prior, score, share = (torch.from_numpy(array) for array in given)
     with torch.no_grad():
         regions = detector.network.trunk.look(pixels, boxes)
-        first = detector.network.melm(regions, boxes, prior, detector.learned.strength, score=score)
-        second = detector.network.melm(regions, boxes, prior, detector.learned.strength, first.objectness, score)
+        first = detector.network.melm(regions, boxes, prior, detector.learned.strength, score=score, share=share)
+        second = detector.network.melm(regions, boxes, prior, detector.learned.strength, first.objectness, score, share)
     by_hand = torch.stack(second.localized()).exp().mean(dim=0)[:, :-1].numpy()
     np.testing.assert_allclose(detector.scores(pixels, proposals), by_hand, rtol=1e-5)
 

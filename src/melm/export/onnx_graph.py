@@ -30,6 +30,7 @@ from melm.learn.students import Students, middle_scale
 from melm.model.backbones import Backbone
 from melm.model.branches import Regions, Scores
 from melm.model.cliques import Cliques
+from melm.model.evidence import from_middle_size
 from melm.model.melm import MELM, Output
 from melm.model.regression import moved
 from melm.model.student import FastRCNN, Said, Student, named_as, normalised
@@ -71,12 +72,13 @@ class Scorer(nn.Module):
         named = dict(zip(self.reads, given, strict=True))
         image, boxes, prior, score = (named.get(name) for name in ("image", "boxes", "prior", "score"))
         assert image is not None and boxes is not None
+        share = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1) / size_of(image).float().prod()  # as `Proposals.share`
         frozen = self.frozen
         regions = self.frozen_regions(frozen, image, boxes) if frozen else self.tuned_regions(image, boxes)
         previous = None
         if self.method.feedback == "previous":
-            previous = self.melm(regions, boxes, prior, self.strength, score=score).objectness
-        output: Output = self.melm(regions, boxes, prior, self.strength, previous, score)
+            previous = self.melm(regions, boxes, prior, self.strength, score=score, share=share).objectness
+        output: Output = self.melm(regions, boxes, prior, self.strength, previous, score, share)
         if self.students is not None:
             output = self.judged(self.students, output, image, boxes)
         shift, size = output.shift_of(self.branch), size_of(image).float()
@@ -206,7 +208,7 @@ class Detecting(MELM):
         of_class = log_sigmoid(logits) if logits.shape[1] == 1 else F.log_softmax(logits, dim=1)
         return of_class + F.log_softmax(scores.location_logits, dim=0)
 
-    def evidence(self, pooled: Regions, score: Tensor | None) -> Tensor:
+    def evidence(self, pooled: Regions, score: Tensor | None, share: Tensor | None) -> Tensor:
         """The same without a choice by value."""
         evidence = torch.zeros_like(pooled.box.flatten(1)[:, 0])
         if self.config.contrast_weight:
@@ -216,6 +218,9 @@ class Detecting(MELM):
         if self.config.score_weight:
             assert score is not None
             evidence = evidence + self.config.score_weight * in_deviations(score)
+        if self.config.size_weight:
+            assert share is not None
+            evidence = evidence + self.config.size_weight * from_middle_size(share)
         return evidence
 
 

@@ -34,6 +34,7 @@ class Item:
     proposals: Tensor  # (N, 4)
     prior: Tensor  # (N,)
     score: Tensor  # (N,)
+    share: Tensor  # (N,) of the image that each covers
     order: Tensor  # (N,) the proposals by coordinates
     tags: Tensor  # (K,)
     known: Tensor  # (K,)
@@ -46,7 +47,7 @@ class Item:
         if device.type == "cpu":
             return self
         regions = self.regions.each(lambda part: part.to(device)) if self.regions else None
-        names = ("proposals", "prior", "score", "order", "tags", "known")
+        names = ("proposals", "prior", "score", "share", "order", "tags", "known")
         return replace(self, regions=regions, **{name: getattr(self, name).to(device) for name in names})
 
 
@@ -82,8 +83,9 @@ class Items:
         some: NDArray[np.intp] | slice = slice(None)
         if 0 < self.config.boxes_a_step < len(found):
             some = np.sort(random.choice(len(found), self.config.boxes_a_step, replace=False))
-        boxes, prior, score = (torch.from_numpy(a[some]) for a in (found.boxes, found.prior, found.score))
-        of_image = (boxes, prior, score, coordinate_order(boxes), self.tags[index], self.known[index])
+        given = (found.boxes, found.prior, found.score, found.share)
+        boxes, prior, score, share = (torch.from_numpy(a[some]) for a in given)
+        of_image = (boxes, prior, score, share, coordinate_order(boxes), self.tags[index], self.known[index])
         if self.stored is not None:
             return Item(index, *of_image, regions=self.stored.regions(key, some))
         scale = int(random.choice(self.config.scales))

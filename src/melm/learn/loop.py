@@ -63,7 +63,7 @@ class Step(nn.Module):
         if regions is None:
             assert item.pixels is not None
             regions = self.network.trunk.look(item.pixels, item.proposals, item.scale, item.flip)
-        output = self.network.melm(regions, item.proposals, item.prior, strength, previous, item.score)
+        output = self.network.melm(regions, item.proposals, item.prior, strength, previous, item.score, item.share)
         losses: Losses = self.loss(output, item.proposals, item.tags, item.known, item.order)
         localization = sum(losses.localization, losses.discovery.new_zeros(()))
         figures = [losses.total, losses.discovery, localization, losses.global_entropy, losses.local_entropy]

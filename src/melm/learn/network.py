@@ -43,13 +43,13 @@ def forward(network: Network, strength: float, regions: Regions, proposals: Prop
     """MELM on the regions of one image, as at detection. Where it feeds back the objectness of the preceding iteration, that of a
     first pass stands for it."""
     device = next(network.melm.parameters()).device
-    given = (proposals.boxes, proposals.prior, proposals.score)
-    boxes, prior, score = (torch.from_numpy(array).to(device) for array in given)
+    given = (proposals.boxes, proposals.prior, proposals.score, proposals.share)
+    boxes, prior, score, share = (torch.from_numpy(array).to(device) for array in given)
     regions = regions.each(lambda part: part.to(device))
     previous = None
     if network.melm.config.feedback == "previous":
-        previous = network.melm(regions, boxes, prior, strength, score=score).objectness
-    output: Output = network.melm(regions, boxes, prior, strength, previous, score)
+        previous = network.melm(regions, boxes, prior, strength, score=score, share=share).objectness
+    output: Output = network.melm(regions, boxes, prior, strength, previous, score, share)
     return output
 
 

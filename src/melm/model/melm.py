@@ -19,7 +19,7 @@ from melm.model.entropy import (
     localization_loss,
     min_entropy_loss,
 )
-from melm.model.evidence import contrast, in_deviations
+from melm.model.evidence import contrast, from_middle_size, in_deviations
 from melm.model.labels import make_labels
 from melm.model.objects import PseudoObjects, all_objects, objects_of_discovery, top_objects
 from melm.model.recurrence import aggregate, object_score
@@ -95,10 +95,11 @@ class MELM(nn.Module):
         strength: float = 0.0,
         previous: Tensor | None = None,
         score: Tensor | None = None,
+        share: Tensor | None = None,
     ) -> Output:
         """One image: what was pooled for its proposals (N, 4), their prior (N,), the strength r of the feedback, for
-        `feedback = previous` the objectness (N,) of the preceding iteration (none at first: 1 for all), and the proposals' own
-        score (N,)."""
+        `feedback = previous` the objectness (N,) of the preceding iteration (none at first: 1 for all), the proposals' own
+        score (N,), and the share of the image that each covers (N,)."""
         features = pooled.together(self.neck)  # phi_h (N, D)
         if self.config.feedback == "previous" and previous is not None:
             features = self.fed_back(features, previous, strength)
@@ -109,7 +110,7 @@ class MELM(nn.Module):
         if self.config.feedback == "same" and objectness is not None:
             seen = self.fed_back(features, objectness, strength)
         scores = self.discovery(seen, prior)  # s(y, h) (N, K)
-        evidence = self.evidence(pooled, score)  # (N,)
+        evidence = self.evidence(pooled, score, share)  # (N,)
         chosen = scores.located(evidence) if self.config.has_evidence else scores
         log_prob = self.prob_of(chosen)
         cliques = self.partition(proposals, log_prob)
@@ -119,7 +120,7 @@ class MELM(nn.Module):
             features, scores, log_prob, cliques, clique_log_prob, chosen_log_prob, localization, objectness, evidence
         )
 
-    def evidence(self, pooled: Regions, score: Tensor | None) -> Tensor:
+    def evidence(self, pooled: Regions, score: Tensor | None, share: Tensor | None) -> Tensor:
         """(N,) what is known of a box without learning."""
         evidence = pooled.box.new_zeros(len(pooled.box))
         if self.config.contrast_weight:
@@ -128,6 +129,10 @@ class MELM(nn.Module):
             if score is None:
                 raise ValueError("score_weight is set, but no score was given")
             evidence = evidence + self.config.score_weight * in_deviations(score)
+        if self.config.size_weight:
+            if share is None:
+                raise ValueError("size_weight is set, but it was not given what share of the image boxes cover")
+            evidence = evidence + self.config.size_weight * from_middle_size(share)
         return evidence
 
     def prob_of(self, scores: Scores) -> Tensor:

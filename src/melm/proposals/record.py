@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from melm.boxes import area
 from melm.errors import UsageError, one_of
 
 METHODS = ("selective-search", "selective-search-opencv", "selective-search-quality", "edge-boxes", "file")
@@ -31,6 +32,11 @@ class Proposals:
 
     def __len__(self) -> int:
         return len(self.boxes)
+
+    @property
+    def share(self) -> NDArray[np.float32]:
+        """(N,) of the image that each box covers."""
+        return (area(self.boxes) / (self.width * self.height)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
