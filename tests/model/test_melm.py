@@ -65,7 +65,9 @@ class Transcription:
             ]
         )
         kinds = (config.contrast_weight, differs), (config.score_weight, score.numpy())
-        return sum(weight * (values - values.mean()) / values.std() for weight, values in kinds)
+        known = sum(weight * (values - values.mean()) / values.std() for weight, values in kinds)
+        share = np.maximum(score.numpy() / 30, 0.01)
+        return known + config.size_weight * np.log(share / 0.15) ** 2
 
     @staticmethod
     def scored(config, of_class, location):
@@ -153,6 +155,7 @@ SETTINGS = {
     "contrast": PLAIN.with_(contrast_weight=1.5),
     "joint and contrast": PLAIN.with_(scoring="joint", contrast_weight=1.5),
     "score": PLAIN.with_(score_weight=2.0),
+    "size": PLAIN.with_(size_weight=0.7),
     "joint": PLAIN.with_(scoring="joint"),
     "joint, surround and prior": PLAIN.with_(scoring="joint", surround=True, prior_weight=4.0),
     "chain": PLAIN.with_(teaching="chain"),
@@ -171,7 +174,7 @@ IMAGES = [((1, 0, 1), (1, 1, 1)), ((1, 1, 0), (1, 0, 1)), ((0, 0, 0), (1, 1, 1))
 
 def totals(config, seed, tags, known):
     model, (regions, boxes, prior) = build(config), scene(seed)
-    output = model(regions, boxes, prior, strength=0.6, score=prior.exp())
+    output = model(regions, boxes, prior, strength=0.6, score=prior.exp(), share=prior.exp() / 30)
     losses = MinEntropyLoss(config)(output, boxes, torch.tensor(tags), torch.tensor(known))
     return output, losses, Transcription(model, config, regions, boxes, prior, 0.6, tags, known)
 
