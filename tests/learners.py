@@ -41,7 +41,6 @@ TUNED = {  # a trunk that learns along, for few images
     "branch_sees_surround": False,
     "contrast_weight": 0.0,
     "score_weight": 0.0,
-    "size_weight": 0.0,
 }
 
 

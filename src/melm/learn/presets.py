@@ -194,7 +194,6 @@ PRESETS: dict[str, Preset] = {
             "prior_weight": 6.0,
             "contrast_weight": 1.0,
             "score_weight": 0.5,
-            "size_weight": 0.35,
         },
     ),
     "paper-vggf": Preset(

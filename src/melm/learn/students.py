@@ -76,7 +76,7 @@ class RetrainConfig:
     dropout: float = 0.5  # own
     teacher_weight: float = 0.2  # of log p of the teacher beside that of the student
     class_weight: float = 0.25  # of log p of its class stream, beside them
-    evidence_weight: float = 0.4  # of the evidence, beside them
+    evidence_weight: float = 0.25  # of the evidence, beside them
     cell_weight: float = 0.5  # of how well a box agrees with the names of cells, beside them
     # learning
     optimizer: str = "adamw"
