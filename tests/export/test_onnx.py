@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import melm
-from learners import TUNED, small_config
+from learners import TUNED, small_config, small_train
 from melm.commands.exporting import export
 from melm.detect.detector import Detector, DetectSettings
 from melm.errors import MelmError, UsageError
@@ -239,6 +239,12 @@ def test_the_file_of_a_network_that_learned_as_a_whole(learned, small_scenes, ru
     written = onnx_model.export_onnx(melm.load(run, device="cpu"), tmp_path / "it.onnx")
     assert written.card["branch"] == "fused" and written.card["student_scales"] == [64, 80]
     assert written.parity.difference <= 1e-4 and written.parity.pixels <= 0.01
+
+
+def test_the_file_of_a_run_with_evidence_of_size(small_scenes, runtime, shared_cache, tmp_path):
+    run = small_train(small_scenes / "few.csv", tmp_path / "run", size_weight=0.35)
+    written = onnx_model.export_onnx(melm.load(run, device="cpu"), tmp_path / "it.onnx")
+    assert written.parity.difference <= 1e-4
 
 
 def test_the_file_of_students_whose_stages_learned(learned, small_scenes, runtime, shared_cache, tmp_path):
