@@ -26,7 +26,17 @@ class Convolution:
 
     def __call__(self, x: Tensor) -> Tensor:
         x, padding = self.of.padded(x)
-        y = F.conv2d(x, self.weight, self.shift, self.of.stride, padding, self.of.dilation, self.of.groups)
+        # oneDNN is asked by name: for a single image on one thread PyTorch would take 1x1 convolutions elsewhere
+        convolve = torch.mkldnn_convolution if onednn(x) else F.conv2d
+        y = convolve(
+            x,
+            self.weight,
+            self.shift,
+            padding=padding,
+            stride=self.of.stride,
+            dilation=self.of.dilation,
+            groups=self.of.groups,
+        )
         return F.hardtanh_(y, 0.0, 6.0) if self.active else y
 
 
@@ -73,6 +83,12 @@ class Folded:
         for layer in self.last:
             map = layer(map)
         return map
+
+
+def onednn(x: Tensor) -> bool:
+    """Whether oneDNN can convolve it."""
+    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return there and x.device.type == "cpu" and x.dtype == torch.float32
 
 
 def scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
