@@ -2,10 +2,10 @@
 
     python benchmarks/bench_trunk.py
 
-One image of VOC's size at the five scales of `fast`, one thread, in turn: the network with its batch normalisation, and folded
-(`model/backbones/folded.py`); then the same two with freed memory kept (`memory.py`), which cannot be taken back and so comes
-last. Then a pair of images, one after another on two threads, and beside each other on a thread each. Medians and ratios are
-printed and written as JSON.
+One image of VOC's size at the five scales of `fast`, one thread, in turn: the network with its batch normalisation, folded
+(`model/backbones/folded.py`) with convolutions where PyTorch takes them, and folded with oneDNN for all of them; then the same
+three with freed memory kept (`memory.py`), which cannot be taken back and so comes last. Then a pair of images, one after
+another on two threads, and beside each other on a thread each. Medians and ratios are printed and written as JSON.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor
 from melm.learn.network import build_network
 from melm.learn.presets import learn_config
 from melm.memory import keep_freed_memory
+from melm.model.backbones import folded as folding
 from melm.model.backbones.backbone import Reading
 
 
@@ -40,7 +41,12 @@ def main() -> None:
     trunk = build_network(learn_config("fast", None, {"weights": "none"}), 20).trunk
     learned, folded = trunk.backbone.eval(), trunk.backbone.reading()
     images = [torch.randn(1, 3, round(s * 0.75), s).to(memory_format=torch.channels_last) for s in trunk.scales]  # type: ignore[union-attr]
-    sides = {"as learned": learned, "folded": folded}
+    onednn = folding.onednn
+    sides = {
+        "as learned": (learned, onednn),
+        "folded, PyTorch's choice": (folded, lambda x: False),
+        "folded": (folded, onednn),
+    }
     threads, results = torch.get_num_threads(), {}
     torch.set_num_threads(1)
     seconds: dict[str, list[float]] = {}
@@ -48,7 +54,8 @@ def main() -> None:
         if kept:
             keep_freed_memory()
         for _ in range(options.rounds):
-            for name, network in sides.items():
+            for name, (network, chosen) in sides.items():
+                folding.onednn = chosen
                 started = time.perf_counter()
                 read(network, images)
                 seconds.setdefault(name + kept, []).append(time.perf_counter() - started)
@@ -73,7 +80,7 @@ def main() -> None:
         slowest = max(times.values())
         print(title)
         for name, value in times.items():
-            print(f"  {name:24s}{1e3 * value:8.0f} ms  {slowest / value:5.2f} times the slowest's speed")
+            print(f"  {name:40s}{1e3 * value:8.0f} ms  {slowest / value:5.2f} times the slowest's speed")
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps({"torch": torch.__version__, "seconds": results}, indent=2) + "\n")
 

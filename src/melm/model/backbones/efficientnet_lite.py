@@ -40,12 +40,13 @@ class SameConv2d(nn.Conv2d):
 
     def padded(self, input: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """The input, and how much is still to be padded on each side: all of it, unless it is odd."""
-        down, across = (self._padding(axis, input.shape[2 + axis]) for axis in (0, 1))
+        down, across = (self.missing(axis, input.shape[2 + axis]) for axis in (0, 1))
         if down % 2 or across % 2:  # the odd row and column lie below and to the right
             return F.pad(input, (across // 2, across - across // 2, down // 2, down - down // 2)), (0, 0)
         return input, (down // 2, across // 2)
 
-    def _padding(self, axis: int, size: int) -> int:
+    def missing(self, axis: int, size: int) -> int:
+        """How much is to be padded along an axis, both sides together."""
         stride = self.stride[axis]
         reach = (self.kernel_size[axis] - 1) * self.dilation[axis] + 1
         return max((math.ceil(size / stride) - 1) * stride + reach - size, 0)

@@ -5,6 +5,7 @@ Batch normalisation, which stays as it came, is part of the weights, and activat
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,18 +26,20 @@ class Convolution:
         self.of, self.active = convolution, active
 
     def __call__(self, x: Tensor) -> Tensor:
-        x, padding = self.of.padded(x)
+        of, sizes = self.of, x.shape[2:]
+        all_of_it = [of.missing(axis, size) for axis, size in enumerate(sizes)]
+        # An odd row or column belongs below or to the right alone. Nothing is copied to put it there: padded by a whole stride
+        # more on both sides, the convolution begins one cell early.
+        early = [padding % 2 for padding in all_of_it]
+        padding = [of.stride[axis] * early[axis] + all_of_it[axis] // 2 for axis in (0, 1)]
         # oneDNN is asked by name: for a single image on one thread PyTorch would take 1x1 convolutions elsewhere
         convolve = torch.mkldnn_convolution if onednn(x) else F.conv2d
         y = convolve(
-            x,
-            self.weight,
-            self.shift,
-            padding=padding,
-            stride=self.of.stride,
-            dilation=self.of.dilation,
-            groups=self.of.groups,
+            x, self.weight, self.shift, padding=padding, stride=of.stride, dilation=of.dilation, groups=of.groups
         )
+        for axis in (0, 1):
+            if early[axis]:
+                y = y.narrow(2 + axis, 1, math.ceil(sizes[axis] / of.stride[axis]))
         return F.hardtanh_(y, 0.0, 6.0) if self.active else y
 
 
