@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import melm
@@ -216,19 +216,31 @@ def test_a_lesson(taught, small_scenes, shared_cache, weigh):
     assert kinds == {True, False}
 
 
-def test_no_student_learns_from_its_own_fold(taught, small_scenes, shared_cache):
-    lessons, detector = lessons_of(taught, small_scenes)
-    students = Students(detector.network, CONFIG, len(detector.classes), "all")
+@pytest.mark.parametrize(("folds", "judges"), [(2, 1), (3, 2), (4, 2)])
+def test_who_judges_an_image_does_not_learn_from_it(folds, judges, taught, small_scenes, shared_cache):
+    config = CONFIG.with_(folds=folds, judges=judges)
+    lessons, detector = lessons_of(taught, small_scenes, config)
+    students = Students(detector.network, config, len(detector.classes), "all", detector.students.keys)
     step = StudentStep(students)
-    folds = {lessons.load(index, 0).fold for index in lessons.order(0)}
-    assert folds == {0, 1}
+    assert {lessons.load(index, 0).fold for index in lessons.order(0)} == set(range(folds))
     for index in lessons.order(0):
-        lesson = lessons.load(index, 0)
         students.zero_grad(set_to_none=True)
-        step(lesson, 0.0, None)[0].backward()
-        for fold, student in enumerate(students.students):
+        step(lessons.load(index, 0), 0.0, None)[0].backward()
+        asked = students.of(lessons.ready.keys[index])
+        assert len(asked) == judges
+        for student in students.students:
             moves = [p.grad is not None and bool(p.grad.any()) for p in student.parameters()]
-            assert any(moves) if fold != lesson.fold else not any(moves)
+            assert any(moves) == all(student is not judge for judge in asked)
+    assert len(students.of(None)) == len(students.of("0" * 40)) == folds  # images that nobody learned from
+
+
+@given(folds=st.integers(2, 9), judges=st.integers(1, 8))
+def test_every_student_judges_as_many_folds(folds, judges):
+    assume(judges < folds)
+    config = CONFIG.with_(folds=folds, judges=judges)
+    every = [config.judges_of(fold) for fold in range(folds)]
+    assert all(len(set(some)) == judges and fold in some for fold, some in enumerate(every))
+    assert {sum(student in some for some in every) for student in range(folds)} == {judges}
 
 
 def test_students_are_not_taught_that_an_unknown_class_is_not_there():
@@ -553,6 +565,20 @@ def test_students_without_names_of_cells(learned, small_scenes, shared_cache, tm
     with pytest.raises(UsageError, match="its students have cells = 0; keep that"):
         small_retrain(run, small_scenes, tmp_path / "again")
     assert small_retrain(run, small_scenes, tmp_path / "on", none) == tmp_path / "on"
+
+
+def test_several_judges_of_an_image(learned, small_scenes, shared_cache, tmp_path):
+    config = CONFIG.with_(folds=4, judges=2, epochs=1)
+    run = small_retrain(learned.run, small_scenes, tmp_path / "four", config)
+    students = load(run, device="cpu").students
+    assert [len(students.of(key)) for key in (next(iter(students.keys)), None)] == [2, 4]
+    with pytest.raises(UsageError, match="its students have judges = 2; keep that"):
+        small_retrain(run, small_scenes, tmp_path / "again", CONFIG.with_(folds=4))
+    again = small_retrain(run, small_scenes, tmp_path / "on", config)
+    assert weights_of(again) != weights_of(run)
+    for folds, judges in ((2, 2), (4, 4), (4, 0)):
+        with pytest.raises(UsageError, match="judges"):
+            CONFIG.with_(folds=folds, judges=judges)
 
 
 def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):

@@ -253,7 +253,8 @@ def train(
 @click.option(
     "--folds",
     type=int,
-    help="Students, each of which learns from the images of the other folds.  [default: 2; 1 of a whole network]",
+    help="Students; each image is judged by one that does not learn from it (--set judges=N: by several).  "
+    "[default: 2; 1 of a whole network]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting; can be repeated.")

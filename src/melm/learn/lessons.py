@@ -45,7 +45,7 @@ class Lesson:
     """One image in one step: maps or images, and boxes, by scale, and what each box is."""
 
     index: int
-    fold: int  # whose student does not learn from it
+    fold: int  # which decides who learns from it
     seen: list[Tensor | None]
     boxes: list[Tensor]
     target: Tensor  # (n,) classes, K for background
@@ -269,13 +269,16 @@ class StudentStep(nn.Module):
 
     def forward(self, lesson: Lesson, strength: float, previous: None) -> tuple[Tensor, list[Tensor], None]:
         config, losses = self.network.config, []
-        for fold, student in enumerate(self.network.students):
-            if config.folds == 1 or fold != lesson.fold:
-                named = None if lesson.cells is None else student.cells(lesson.cells.seen)  # type: ignore[operator]
-                losses.append(torch.stack(student_loss(student(lesson.seen, lesson.boxes), named, lesson)))
+        judges = config.judges_of(lesson.fold)
+        learning = [student for number, student in enumerate(self.network.students) if number not in judges]
+        read = learning[0].seen(lesson.seen, lesson.boxes) if config.fixed else None  # type: ignore[operator]
+        for student in learning:
+            said = student(lesson.seen, lesson.boxes) if read is None else student.say(read)  # type: ignore[operator]
+            named = None if lesson.cells is None else student.cells(lesson.cells.seen)  # type: ignore[operator]
+            losses.append(torch.stack(student_loss(said, named, lesson)))
         classes, boxes, cells = torch.stack(losses).mean(dim=0)
         loss = classes + config.box_weight * boxes + cells
-        if config.folds > 1 and dist.is_initialized():  # every weight has to have a gradient whichever fold it is
+        if config.folds > 1 and dist.is_initialized():  # every weight has to have a gradient whoever learns
             loss = loss + 0.0 * torch.stack([p.sum() for p in self.parameters() if p.requires_grad]).sum()
         return loss, [figure.detach() for figure in (loss, classes, boxes, cells)], None
 

@@ -133,7 +133,7 @@ def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
     if before is None or before.whole != config.whole or (config.whole and before.backbone != config.backbone):
         return False
     kinds = {"tail_share": before.fixed == config.fixed, "cells": before.names_cells == config.names_cells}
-    for name in ("folds", "scales", "bins", "sharp", "hidden", *kinds):
+    for name in ("folds", "judges", "scales", "bins", "sharp", "hidden", *kinds):
         same = kinds[name] if name in kinds else getattr(before, name) == getattr(config, name)
         if not same:
             raise UsageError(

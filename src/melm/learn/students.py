@@ -53,7 +53,8 @@ class RetrainConfig:
     weights: str = "package"  # it starts from: a file, an https address, or none. Not for `own`
     weights_sha256: str = ""
     scales: tuple[int, ...] = (192, 288, 416, 608)  # of the larger side, in pixels
-    folds: int = 2  # students; each learns from the images of the other folds. 1: one student learns from all
+    folds: int = 2  # students. 1: one student learns from all images
+    judges: int = 1  # of several, so many do not learn from an image and judge it; which ones, its fold decides
     # the pseudo-objects
     teacher: str = "own"  # the branch of the run that teaches: the one that detects, or another by name
     vote: float = 0.6  # an object is the mean of the boxes that overlap the best so much, by score; 0: it is the best
@@ -91,13 +92,27 @@ class RetrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"folds": 1, "epochs": 1, "accumulate": 1, "positives": 1, "negatives": 2, "hidden": 1, "seed": 0}
+        least = {
+            "folds": 1,
+            "judges": 1,
+            "epochs": 1,
+            "accumulate": 1,
+            "positives": 1,
+            "negatives": 2,
+            "hidden": 1,
+            "seed": 0,
+        }
         check_fields(self, {**least, "bins": 0, "cells": 0})
         one_of("backbone", self.backbone, ("own", *BACKBONES))
         check_learning(self)
         check_scales(self.scales)
         if not 0 <= self.tail_share < float("inf"):
             raise UsageError(f"tail_share is {self.tail_share}; 0 or more was expected")
+        if self.folds > 1 and not 1 <= self.judges < self.folds:
+            raise UsageError(
+                f"judges is {self.judges}; of {self.folds} students (folds) 1 to {self.folds - 1} can judge an image, "
+                "for the others learn from it"
+            )
         if not (0 < self.alike <= 1 and 0 <= self.apart_iou <= 1 and 0 <= self.vote <= 1):
             raise UsageError("alike is above 0 and at most 1, apart_iou and vote from 0 to 1")
         if not 0 < self.ignore <= 1:
@@ -112,6 +127,10 @@ class RetrainConfig:
     def fixed(self) -> bool:
         """Whether nothing learns but the layers above a frozen trunk."""
         return self.tail_share == 0 and not self.whole
+
+    def judges_of(self, fold: int) -> list[int]:
+        """The students that do not learn from the images of a fold: the fold's own and those after it. Of one student none."""
+        return [(fold + after) % self.folds for after in range(self.judges)] if self.folds > 1 else []
 
     @property
     def names_cells(self) -> bool:
@@ -168,7 +187,7 @@ def fold_of(key: str, folds: int) -> int:
 
 
 class Students(nn.Module):
-    """One student for each fold, and how they speak."""
+    """A student for each fold, and how they speak."""
 
     def __init__(
         self, network: Network, config: RetrainConfig, classes: int, own: str, keys: frozenset[str] = frozenset()
@@ -192,9 +211,9 @@ class Students(nn.Module):
         return self.config.box_weight > 0
 
     def of(self, key: str | None) -> Sequence[nn.Module]:
-        """Those that did not learn from an image: one of them, or all where none did."""
+        """Those that did not learn from an image; all where none did, or there is only one."""
         if key is not None and content_of(key) in self.keys and self.config.folds > 1:
-            return [self.students[fold_of(key, self.config.folds)]]
+            return [self.students[judge] for judge in self.config.judges_of(fold_of(key, self.config.folds))]
         return list(self.students)
 
     def inputs(self, network: Network, pixels: Pixels) -> list[Tensor | None]:
