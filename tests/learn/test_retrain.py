@@ -567,6 +567,25 @@ def test_students_without_names_of_cells(learned, small_scenes, shared_cache, tm
     assert small_retrain(run, small_scenes, tmp_path / "on", none) == tmp_path / "on"
 
 
+def test_a_run_of_before_a_setting_had_a_name_is_gone_on_with(learned, small_scenes, shared_cache, tmp_path):
+    config = CONFIG.with_(cells=0, epochs=1)
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", config)
+    for file in (run / "run.json", run / "model.json"):
+        card = json.loads(file.read_text())
+        for name in ("judges", "cells", "cell_weight"):
+            del card["retrained"][name]
+        file.write_text(json.dumps(card))
+    said = []
+    small_retrain(learned.run, small_scenes, run, config, say=said.append)
+    assert f"{run} is learned already" in said
+    for changes, difference in (
+        ({"cells": 8}, "retrained.cells: 0 in the run, 8 now"),
+        ({"folds": 3}, "retrained.folds"),
+    ):
+        with pytest.raises(UsageError, match=difference):
+            small_retrain(learned.run, small_scenes, run, config.with_(**changes))
+
+
 def test_several_judges_of_an_image(learned, small_scenes, shared_cache, tmp_path):
     config = CONFIG.with_(folds=4, judges=2, epochs=1)
     run = small_retrain(learned.run, small_scenes, tmp_path / "four", config)

@@ -26,7 +26,7 @@ from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.processes import Processes, a_thread_each, joined
 from melm.learn.pseudo_objects import OBJECTS, Objects, keep, kept, objects_of_tag
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
-from melm.learn.students import RetrainConfig, Students, frozen_trunk, middle_scale
+from melm.learn.students import RetrainConfig, Students, frozen_trunk, middle_scale, with_all_names
 from melm.model.backbones import load_weights
 from melm.model.regression import moved
 from melm.model.student import FastRCNN
@@ -82,7 +82,7 @@ def retrain(
         students.keys = before | frozenset(map(content_of, ready.keys))
         folder = RunFolder(Path(out))
         about = {**_about(teacher, config, ready, source, processes), "student_weights": about_weights}
-        processes.first_does(lambda: folder.open(about, overwrite))
+        processes.first_does(lambda: folder.open(about, overwrite, with_all_names))
         for text in opening(ready, f"students of {run}", config, processes):
             say(text)
         maps = _maps(teacher, config, ready, processes)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from io import FileIO
 from pathlib import Path
@@ -98,10 +98,17 @@ class RunFolder:
         self.path = path
         self._log: FileIO | None = None
 
-    def open(self, about: Mapping[str, Any], overwrite: bool) -> None:
-        """Makes the folder, or goes on in one that was made for the same; anything else is refused, naming the difference."""
-        kept = None if overwrite else self.about()
+    def open(
+        self,
+        about: Mapping[str, Any],
+        overwrite: bool,
+        complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda kept: kept,
+    ) -> None:
+        """Makes the folder, or goes on in one that was made for the same; anything else is refused, naming the difference.
+        `complete` names in what is kept there the settings that had no name when it was written."""
+        kept: Mapping[str, Any] | None = None if overwrite else self.about()
         if kept is not None:
+            kept = complete(kept)
             differs = [
                 line for key in DECIDES for line in differences(kept.get(key), about.get(key), key.replace("_", " "))
             ]

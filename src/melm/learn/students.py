@@ -164,7 +164,7 @@ class RetrainConfig:
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
         """Of a run's card; what it does not name was not there when it learned."""
-        return RetrainConfig(**{"sharp": False, "cells": 0, **kept, "scales": tuple(kept["scales"])})
+        return RetrainConfig(**{"sharp": False, "cells": 0, "judges": 1, **kept, "scales": tuple(kept["scales"])})
 
     def branch(self, own: str) -> str:
         """The branch that teaches, of a run that detects with `own`."""
@@ -179,6 +179,18 @@ class RetrainConfig:
     @property
     def remembers(self) -> bool:
         return False
+
+
+def with_all_names(card: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's card with every setting of its students by name, those too that had no name yet when it was written."""
+    try:
+        return {**card, "retrained": RetrainConfig.from_dict(card["retrained"]).as_dict()}
+    except (
+        KeyError,
+        TypeError,
+        UsageError,
+    ):  # not retrained; or not by a version before this one, so it differs as it is
+        return dict(card)
 
 
 def fold_of(key: str, folds: int) -> int:

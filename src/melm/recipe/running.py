@@ -22,7 +22,7 @@ from melm.learn.model_file import load_card, load_model
 from melm.learn.presets import LearnConfig
 from melm.learn.retrain import retrain, teacher_digest
 from melm.learn.run_folder import data_record, versions
-from melm.learn.students import RetrainConfig
+from melm.learn.students import RetrainConfig, with_all_names
 from melm.learn.train import features, train
 from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
 from melm.measure.subjects import placed, subject_of_ensemble, subject_of_run
@@ -151,7 +151,7 @@ def _is_learned(folder: Path, wanted: Mapping[str, Any]) -> bool:
     """Whether a run is there that was learned so. Of another one `train` and `retrain` say in what it differs."""
     if not (folder / "model.json").is_file():
         return False
-    card = load_card(folder)
+    card = with_all_names(load_card(folder))
     return all(card.get(name) == value for name, value in wanted.items())
 
 
