@@ -108,7 +108,7 @@ class RetrainConfig:
         check_scales(self.scales)
         if not 0 <= self.tail_share < float("inf"):
             raise UsageError(f"tail_share is {self.tail_share}; 0 or more was expected")
-        if self.folds > 1 and not 1 <= self.judges < self.folds:
+        if 1 < self.folds <= self.judges:
             raise UsageError(
                 f"judges is {self.judges}; of {self.folds} students (folds) 1 to {self.folds - 1} can judge an image, "
                 "for the others learn from it"
@@ -185,12 +185,8 @@ def with_all_names(card: Mapping[str, Any]) -> dict[str, Any]:
     """A run's card with every setting of its students by name, those too that had no name yet when it was written."""
     try:
         return {**card, "retrained": RetrainConfig.from_dict(card["retrained"]).as_dict()}
-    except (
-        KeyError,
-        TypeError,
-        UsageError,
-    ):  # not retrained; or not by a version before this one, so it differs as it is
-        return dict(card)
+    except (KeyError, TypeError, UsageError):
+        return dict(card)  # not retrained; or not by a version before this one, so it differs as it is
 
 
 def fold_of(key: str, folds: int) -> int:

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite for those who only read: the same numbers up to rounding, in two thirds of the time.
+"""EfficientNet-Lite for those who only read: the same numbers up to rounding, in two thirds of the time or less.
 
 Batch normalisation, which stays as it came, is part of the weights, and activations happen in place. Nothing here learns.
 """
