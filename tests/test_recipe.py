@@ -9,6 +9,8 @@ import melm
 from learners import SMALL
 from melm.data import Source
 from melm.errors import MelmError, UsageError
+from melm.learn.model_file import load_model
+from melm.learn.retrain import teacher_digest
 from melm.recipe import Parts, commit, read_recipe, run_recipe
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -89,6 +91,11 @@ def test_every_recipe_of_ours_reads(path):
         ("[runs.a]\n[runs.b]\nof = 'a'\nbranch = 'discovry'", "runs.b: .*Did you mean 'discovery'"),
         ("[runs.a]\nbranch = 'fused'", "runs.a: "),
         ("[runs.a]\n[runs.b]\nretrain = 'a'\nset = { epochs = 'three' }", "epochs"),
+        ("[runs.a]\nwith = ['b']\n[runs.b]", "`with` goes with `retrain`"),
+        ("[runs.a]\n[runs.b]\nretrain = 'a'\nwith = 'c'\n[runs.c]", "a list of other runs"),
+        ("[runs.a]\n[runs.b]\nretrain = 'a'\nwith = ['a']", "a list of other runs"),
+        ("[runs.a]\n[runs.b]\nretrain = 'a'\nwith = ['c', 'c']\n[runs.c]", "a list of other runs"),
+        ("[runs.a]\n[runs.b]\nretrain = 'a'\nwith = ['c']\n[runs.c]\nof = 'a'", "a list of other runs"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, text, words):
@@ -136,13 +143,19 @@ def test_a_run_that_only_teaches(small_scenes, shared_cache, tmp_path):
     text = SMALL_RECIPE.replace('split = "train"\n', "").split("[runs.disc")[0].replace("[0, 3]", "[0]")
     text = text.replace("[runs.MELM]", "[runs.first]\nmeasured = false")
     text += f"[runs.once]\nretrain = 'first'\nmeasured = false\nset = {{ {students} }}\n"
-    text += f"[runs.twice]\nretrain = 'once'\nset = {{ {students} }}\n[[measure]]\nlimit = 5\n"
+    text += f"[runs.twice]\nretrain = 'once'\nwith = ['along']\nset = {{ {students} }}\n"
+    text += "[runs.along]\nmethod = 'WSDDN'\nset = { epochs = 1 }\nmeasured = false\n[[measure]]\nlimit = 5\n"
     out = tmp_path / "out"
     recipe = read_recipe(written(tmp_path, text))
     results = run_recipe(recipe, Source(small_scenes / "train.json"), out, device="cpu", workers=1)
     assert [run["name"] for run in results["measured"][0]["runs"]] == ["twice-0"]
     assert len(json.loads((out / "twice-0" / "model.json").read_text())["rounds"]) == 1
     assert not list((out / "once-0").glob("seen*"))  # nothing was looked at
+    along = json.loads((out / "twice-0" / "model.json").read_text())["teaches_along"]
+    assert along == [teacher_digest(load_model(out / "along-0"))]
+    said = []
+    run_recipe(recipe, Source(small_scenes / "train.json"), out, device="cpu", workers=1, say=said.append)
+    assert sum("is learned already" in text for text in said) == 4
 
 
 def test_the_command(small_scenes, shared_cache, tmp_path, command):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -107,3 +109,13 @@ def voted(boxes: Boxes, scores: NDArray[np.floating], rows: NDArray[np.intp], ov
     """Box voting: each of the boxes in `rows` as the mean of all that overlap it by at least `overlap`, weighted by score."""
     result: NDArray[np.float64] = _vote(boxes.astype(np.float64), scores.astype(np.float64), rows, overlap)
     return result.astype(boxes.dtype)
+
+
+def agreed(
+    scores: Sequence[NDArray[np.float32]], places: Sequence[NDArray[np.float32]]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What several say of the same N boxes: the geometric mean of their scores (N, K), for which it does not matter that one is
+    surer of everything than another, and the mean of the places (N, 4) where they put them."""
+    logs = [np.log(np.maximum(of_one, 1e-30)) for of_one in scores]
+    mean = np.exp(np.stack(logs).mean(axis=0, dtype=np.float64))
+    return mean.astype(np.float32), np.stack(places).mean(axis=0, dtype=np.float64).astype(np.float32)

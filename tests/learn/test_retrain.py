@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import melm
 import melm.data
 from learners import TUNED, small_train, weights_of
-from melm.boxes import iou
+from melm.boxes import agreed, iou
 from melm.data import Source, read_tags
 from melm.data.images import content_key, read_bytes, read_image
 from melm.detect.detector import DetectSettings, load
@@ -43,7 +43,7 @@ from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.regression import mirrored_shift, moved
 from melm.model.student import Said, by_scale, named_as
 from melm.model.trunks import covers, means, mirrored, mirrored_boxes
-from melm.proposals import ReadyMade, compute_proposals, make_proposals
+from melm.proposals import ProposalSettings, ReadyMade, compute_proposals, make_proposals
 from melm.proposals.run import proposal_key
 
 CONFIG = RetrainConfig(scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=2, drop_after=1, accumulate=2)
@@ -408,6 +408,69 @@ def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_c
     subjects = [melm.evaluate(run, small_scenes / "train.json").subject for run in (taught, other, second)]
     assert [subject.seeds for subject in subjects] == [(0, 0), (0, 5), (0, 0, 0)]
     assert subjects[0].alike == subjects[1].alike != subjects[2].alike
+
+
+@pytest.fixture(scope="module")
+def taught_apart(learned, small_scenes, tmp_path_factory):
+    """Another run on the same proposals, with another basis, retrained with students of its own kind."""
+    folder = tmp_path_factory.mktemp("apart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MELM_CACHE", str(learned.cache))
+        first = small_train(small_scenes / "train-tags.csv", folder / "first", components=12)
+        return small_retrain(first, small_scenes, folder / "run", CONFIG.with_(scales=(96,), folds=3))
+
+
+def test_runs_teach_together(learned, taught, taught_apart, small_scenes, shared_cache, tmp_path):
+    """What is taught is what the runs, asked by themselves, say together; each image's judges never learned from it."""
+    both = small_retrain(taught, small_scenes, tmp_path / "both", others=[taught_apart])
+    source = Source(small_scenes / "train-tags.csv")
+    images = read_tags(source)
+    runs = [Looking(load(run, device="cpu")) for run in (taught, taught_apart)]
+    found = kept_objects(both / "objects.npz")
+    for image, objects in zip(images, found, strict=True):
+        key = proposal_key(read_bytes(image.path))
+        judged = [looking.judged(key, image.path) for looking in runs]
+        scores, places = agreed([one[0] for one in judged], [one[1].boxes for one in judged])
+        expected = [objects_of_tag(places, scores[:, k], k, CONFIG) for k in map(images.classes.index, image.tags)]
+        np.testing.assert_array_equal(objects.boxes, Objects.joined(expected).boxes)
+        np.testing.assert_array_equal(objects.sure, Objects.joined(expected).sure)
+    alone = kept_objects(small_retrain(taught, small_scenes, tmp_path / "alone") / "objects.npz")
+    assert any((one.boxes != other.boxes).any() for one, other in zip(found, alone, strict=True))
+    # a run that does not move boxes has a voice in which one is best, and none in where it lies
+    mixed = kept_objects(small_retrain(taught, small_scenes, tmp_path / "mixed", others=[learned.run]) / "objects.npz")
+    assert any((one.boxes != other.boxes).any() for one, other in zip(mixed, alone, strict=True))
+
+
+def test_who_teaches_together_is_part_of_the_run(learned, taught, taught_apart, small_scenes, shared_cache, tmp_path):
+    both = small_retrain(taught, small_scenes, tmp_path / "both", others=[taught_apart])
+    said = []
+    small_retrain(taught, small_scenes, both, others=[taught_apart], say=said.append)
+    assert f"{both} is learned already" in said
+    for others in ([], [learned.run]):
+        with pytest.raises(UsageError, match="holds another run:\n  teaches along"):
+            small_retrain(taught, small_scenes, both, others=others)
+    alone = small_retrain(taught, small_scenes, tmp_path / "alone")
+    alike = {melm.evaluate(run, small_scenes / "train.json").subject.alike for run in (both, alone)}
+    assert len(alike) == 2  # no two seeds of one thing
+
+
+def test_who_cannot_teach_together(learned, taught, small_scenes, shared_cache, tmp_path):
+    def refused(words, *others, run=taught):
+        with pytest.raises(UsageError, match=words):
+            small_retrain(run, small_scenes, tmp_path / "none", others=others)
+
+    refused("the same run is named twice", taught)
+    refused("the same run is named twice", learned.run, learned.run)
+    boxes = ProposalSettings("edge-boxes", max_boxes=40)
+    refused("other proposals", small_train(small_scenes / "train-tags.csv", tmp_path / "boxes", proposals=boxes))
+    card = json.loads((learned.run / "model.json").read_text())
+    other = shutil.copytree(learned.run, tmp_path / "other")
+    card["classes"] = card["classes"][::-1]
+    (other / "model.json").write_text(json.dumps(card))
+    refused("in the same order, teach together", other)
+    with pytest.raises(MelmError, match="nothing-there"):
+        small_retrain(taught, small_scenes, tmp_path / "none", others=[tmp_path / "nothing-there"])
+    assert not (tmp_path / "none").exists()
 
 
 def test_stages_that_stay(learned, small_scenes, shared_cache, tmp_path):

@@ -243,6 +243,14 @@ def train(
 @data_options
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the new run.")
 @click.option(
+    "--with",
+    "others",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="RUN",
+    help="Another run on the same proposals: what both find together is taught; can be repeated.",
+)
+@click.option(
     "--backbone",
     help="Network that learns as a whole from the images: resnet50, resnet101, vgg16, ... Without it, or with the name of "
     "RUN's frozen trunk (lite0), layers above that trunk learn, on stored maps.",
@@ -274,6 +282,7 @@ def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **opti
     \b
     Example:
       melm retrain runs/birds photos/ --out runs/birds-2
+      melm retrain runs/birds photos/ --with runs/birds-lite2 --out runs/birds-2
       melm retrain runs/birds photos/ --backbone resnet50 --weights resnet50.pth --out runs/birds-resnet
     """
     from melm.learn.retrain import retrain as learn_students
@@ -290,7 +299,7 @@ def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **opti
         proposals_file=file_of(options),
         workers=workers,
         say=print,
-        **taken(options, "device", "overwrite", "skip_bad"),
+        **taken(options, "others", "device", "overwrite", "skip_bad"),
     )
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melm.boxes import iou, ranked
+from melm.boxes import agreed, iou, ranked
 from melm.detect.detections import Detections, no_detections
 from melm.detect.detector import Detector, pixels_of, suppressed
 from melm.errors import UsageError
@@ -86,12 +86,10 @@ def grouped(keys: Sequence[Any]) -> list[list[int]]:
 
 
 def together(judged: Sequence[Judged], moves: Sequence[bool]) -> Judged:
-    """Of detectors that share proposals: the geometric mean of their scores, for which it does not matter that one is surer of
-    everything than another, and the mean of where those that move boxes put them."""
-    logs = [np.log(np.maximum(scores, 1e-30)) for scores, _ in judged]
-    scores = np.exp(np.stack(logs).mean(axis=0, dtype=np.float64)).astype(np.float32)
-    places = np.stack([found.boxes for (_, found), there in zip(judged, moves, strict=True) if there])
-    return scores, replace(judged[0][1], boxes=places.mean(axis=0, dtype=np.float64).astype(np.float32))
+    """What detectors that share proposals agree on; of places, those that move boxes."""
+    movers = [found.boxes for (_, found), there in zip(judged, moves, strict=True) if there]
+    scores, places = agreed([scores for scores, _ in judged], movers)
+    return scores, replace(judged[0][1], boxes=places)
 
 
 def fused(found: Sequence[Detections], counts: Sequence[int], voices: int, overlap: float = FUSED_IOU) -> Detections:

@@ -123,7 +123,7 @@ class Looking:
                 "data_digest": card["data_digest"],
                 "config": card["config"],
                 "seconds": card["seconds"],
-                **{key: card[key] for key in ("retrained", "teacher") if key in card},
+                **{key: card[key] for key in ("retrained", "teacher", "teaches_along") if key in card},
             },
             "branch": detector.branch,
             **{k: v for k, v in asdict(detector.settings).items() if k != "branch"},

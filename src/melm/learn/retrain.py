@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from melm.boxes import agreed
 from melm.data import Source, read_tags
 from melm.data.images import content_of, read_image
 from melm.data.records import TaggedImages
@@ -41,6 +42,7 @@ def retrain(
     out: Path | str,
     config: RetrainConfig | None = None,
     *,
+    others: Sequence[Path | str] = (),
     proposals_file: ReadyMade | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -52,7 +54,8 @@ def retrain(
     """Learns students from what a finished run finds in the images of a data set with tags; the folder of the new run.
 
     The same call on the same folder goes on where it stopped. The new run holds the old one too: it needs nothing else. A
-    retrained run can be retrained again: its students go on, taught by what they and their teacher find together.
+    retrained run can be retrained again: its students go on, taught by what they and their teacher find together. What is taught
+    is what the run finds together with `others`, if any are given: those on the same proposals, with other backbones or seeds.
     """
     source = data if isinstance(data, Source) else Source(Path(data))
     config = config or RetrainConfig()
@@ -62,6 +65,7 @@ def retrain(
     own = default_branch(teacher.config)
     one_of("teacher", config.branch(own), branches_of(teacher.config))
     goes_on = _check_kind(teacher, config)
+    along = _teaching_along(teacher, others, config)
     with joined(device) as processes:
         say = say if processes.first else lambda text: None
         processes.check_precision(config.precision)
@@ -81,16 +85,22 @@ def retrain(
         before = teacher.students.keys if goes_on and teacher.students else frozenset()
         students.keys = before | frozenset(map(content_of, ready.keys))
         folder = RunFolder(Path(out))
-        about = {**_about(teacher, config, ready, source, processes), "student_weights": about_weights}
+        about = {
+            **_about(teacher, config, ready, source, processes),
+            "teaches_along": [teacher_digest(other) for other in along],
+            "student_weights": about_weights,
+        }
         processes.first_does(lambda: folder.open(about, overwrite, with_all_names))
         for text in opening(ready, f"students of {run}", config, processes):
             say(text)
         maps = _maps(teacher, config, ready, processes)
-        objects = _objects(_Teaching(teacher, config, ready, processes, maps if goes_on else None), folder)
+        objects = _objects(_Teaching([teacher, *along], config, ready, processes), folder)
         teaching = sum(int(found.taught.sum()) for found in objects)
         left_out = sum(map(len, objects)) - teaching
         besides = f", {left_out:,} left out" if left_out else ""
-        say(f"{teaching:,} objects found in {len(objects):,} images by {run}{besides}")
+        say(
+            f"{teaching:,} objects found in {len(objects):,} images by {' and '.join(map(str, [run, *others]))}{besides}"
+        )
         students.to(processes.device)
         lessons = Lessons(ready, objects, config, maps, getattr(students, "normal_size", 0.0))
         if not len(lessons):
@@ -140,6 +150,25 @@ def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
                 f"{teacher.path}: its students have {name} = {getattr(before, name)}; keep that when it is retrained again"
             )
     return True
+
+
+def _teaching_along(teacher: Learned, others: Sequence[Path | str], config: RetrainConfig) -> list[Learned]:
+    """The runs that choose objects together with the one that is retrained: on the same classes and the same proposals."""
+    if len({path.resolve() for path in (teacher.path, *map(Path, others))}) <= len(others):
+        raise UsageError("--with: the same run is named twice")
+    along = [load_model(Path(other)) for other in others]
+    for other in along:
+        if other.classes != teacher.classes:
+            raise UsageError(
+                f"{other.path}: its classes are {', '.join(other.classes)}; those of {teacher.path} are "
+                f"{', '.join(teacher.classes)}. Only runs of the same classes, in the same order, teach together"
+            )
+        if other.config.proposals != teacher.config.proposals:
+            raise UsageError(
+                f"{other.path}: was learned on other proposals than {teacher.path}. Only runs on the same ones teach together"
+            )
+        one_of("teacher", config.branch(default_branch(other.config)), branches_of(other.config))
+    return along
 
 
 def _start(students: Students, teacher: Learned | None, say: Callable[[str], None]) -> str:
@@ -211,19 +240,18 @@ def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Proc
     return maps
 
 
-class _Teaching:
-    """What the run that teaches says of the images, from stored features where it has any."""
+class _Teacher:
+    """What a run says of the images, from stored features and maps where it has any."""
 
-    def __init__(
-        self, teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes, maps: MapStore | None
-    ) -> None:
-        """`maps` where the students of a run that is retrained again see what those to be taught see."""
-        self.teacher, self.config, self.ready, self.processes, self.maps = teacher, config, ready, processes, maps
+    def __init__(self, teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes) -> None:
+        self.teacher, self.config = teacher, config
         self.network = teacher.network.to(processes.device)
         self.students = teacher.students and teacher.students.to(processes.device)
-        self.regions = None
+        self.regions = self.maps = None
         if isinstance(trunk := self.network.trunk, FrozenTrunk):
             self.regions = read_features(ready, trunk, processes, trunk.fitted())
+            if self.students and not self.students.config.whole:
+                self.maps = MapStore(trunk, self.students.config)
 
     @property
     def at_once(self) -> bool:
@@ -231,19 +259,9 @@ class _Teaching:
         on any number of cores."""
         return self.regions is not None and not (self.students and self.students.config.whole)
 
-    def objects(self, index: int) -> Objects:
-        """The pseudo-objects of an image: what is found of its tags."""
-        image, key = self.ready.images[index], self.ready.keys[index]
-        classes = [self.teacher.classes.index(name) for name in image.tags if name not in image.unknown]
-        if not classes:
-            return Objects.joined([])
-        found = boxes_of(self.ready.proposals, key, image.path)
-        scores, boxes = self.judged(key, image.path, found)
-        return Objects.joined([objects_of_tag(boxes, scores[:, k], k, self.config) for k in classes])
-
     @torch.no_grad()
-    def judged(self, key: str, path: Path, found: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Scores (N, K) of the proposals, and where they are moved to, (N, 4)."""
+    def judged(self, key: str, path: Path, found: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Scores (N, K) of the proposals, and where they are moved to, (N, 4), by a run that moves boxes."""
         boxes = torch.from_numpy(found.boxes)
         if self.regions is not None:
             regions = self.regions.regions(key)
@@ -252,11 +270,43 @@ class _Teaching:
         output = forward(self.network, self.teacher.strength, regions, found)
         branch = self.config.branch(default_branch(self.teacher.config))
         if self.students is not None and self.config.teacher == "own":
-            seen = self.maps.get(key) if self.maps else self.students.inputs(self.network, read_image(path))
+            if self.maps is not None and self.maps.has(key):
+                seen = self.maps.get(key)
+            else:
+                seen = self.students.inputs(self.network, read_image(path))
             output, branch = self.students.judge(output, seen, found, key), "fused"
         shift = output.shift_of(branch)
-        boxes = boxes if shift is None else moved(boxes, shift.cpu(), found.width, found.height)
-        return output.prob(branch).cpu().numpy(), boxes.numpy()
+        places = None if shift is None else moved(boxes, shift.cpu(), found.width, found.height).numpy()
+        return output.prob(branch).cpu().numpy(), places
+
+
+class _Teaching:
+    """What is taught of the images: what one run, or several together, find there."""
+
+    def __init__(self, teachers: Sequence[Learned], config: RetrainConfig, ready: Ready, processes: Processes) -> None:
+        self.classes, self.config, self.ready, self.processes = teachers[0].classes, config, ready, processes
+        self.teachers = [_Teacher(one, config, ready, processes) for one in teachers]
+
+    @property
+    def at_once(self) -> bool:
+        return all(teacher.at_once for teacher in self.teachers)
+
+    def objects(self, index: int) -> Objects:
+        """The pseudo-objects of an image: what is found of its tags."""
+        image, key = self.ready.images[index], self.ready.keys[index]
+        classes = [self.classes.index(name) for name in image.tags if name not in image.unknown]
+        if not classes:
+            return Objects.joined([])
+        found = boxes_of(self.ready.proposals, key, image.path)
+        scores, boxes = self.judged(key, image.path, found)
+        return Objects.joined([objects_of_tag(boxes, scores[:, k], k, self.config) for k in classes])
+
+    def judged(self, key: str, path: Path, found: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Scores (N, K) of the proposals, and where they are moved to, (N, 4): by those that move boxes, if any does."""
+        judged = [teacher.judged(key, path, found) for teacher in self.teachers]
+        scores = [of_one for of_one, _ in judged]
+        places = [there for _, there in judged if there is not None] or [found.boxes]
+        return agreed(scores, places) if len(judged) > 1 else (scores[0], places[0])
 
 
 def _objects(teaching: _Teaching, folder: RunFolder) -> list[Objects]:

@@ -31,6 +31,7 @@ DECIDES = (
     "device",
     "retrained",
     "teacher",
+    "teaches_along",
     "student_weights",
 )  # what may not change between two starts
 

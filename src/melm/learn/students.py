@@ -184,7 +184,8 @@ class RetrainConfig:
 def with_all_names(card: Mapping[str, Any]) -> dict[str, Any]:
     """A run's card with every setting of its students by name, those too that had no name yet when it was written."""
     try:
-        return {**card, "retrained": RetrainConfig.from_dict(card["retrained"]).as_dict()}
+        retrained = RetrainConfig.from_dict(card["retrained"]).as_dict()
+        return {**card, "retrained": retrained, "teaches_along": card.get("teaches_along", [])}
     except (KeyError, TypeError, UsageError):
         return dict(card)  # not retrained; or not by a version before this one, so it differs as it is
 

@@ -52,7 +52,9 @@ def subject_of_run(
     seen, keys = looked_at(detector, run, name, truth, images, ready_made, workers)
     card, config = detector.learned.card, detector.config
     every = [config.as_dict(), *card.get("rounds", []), *([card["retrained"]] if detector.students else [])]
-    alike = {key: card.get(key) for key in DECIDES if key not in ("config", "retrained", "teacher", "student_weights")}
+    of_seed = ("config", "retrained", "teacher", "teaches_along", "student_weights")
+    alike = {key: card.get(key) for key in DECIDES if key not in of_seed}
+    alike["teach along"] = len(card.get("teaches_along", []))
     alike["learned"] = [{**settings, "seed": None} for settings in every]
     return Subject(
         name,

@@ -22,6 +22,7 @@ A recipe is TOML:
     measured = false        # it only teaches another
     [runs."retrained again"]
     retrain = "retrained"
+    with = ["WSDDN"]        # it learns from what several runs of the same seed find together
     [runs.WSDDN]
     method = "WSDDN"
     [runs.both]             # runs that detect together, of the same seed
@@ -51,7 +52,7 @@ else:
     import tomli as tomllib
 
 LEARN = ("split", "limit", "preset", "method", "proposals", "set")
-RUN = ("method", "set", "of", "retrain", "branch", "measured", "ensemble")
+RUN = ("method", "set", "of", "retrain", "with", "branch", "measured", "ensemble")
 MEASURE = ("split", "limit", "draws", "vote")
 TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
 
@@ -74,6 +75,7 @@ class Run:
     of: str  # the run that is looked at, itself or another
     branch: str | None
     teacher: str | None = None  # of a run that is retrained
+    along: tuple[str, ...] = ()  # runs that teach it, too
     members: tuple[str, ...] = ()  # of runs that detect together
     measured: bool = True
 
@@ -158,9 +160,14 @@ def _run(path: Path, name: str, entry: Mapping[str, Any], learn: dict[str, Any],
         if teacher not in runs or teacher == name or {"of", "ensemble"} & set(runs[teacher]) or "method" in entry:
             raise UsageError(f"{path}: runs.{name}: `retrain` names another run, which has a method of its own")
         try:
-            return Run(name, RetrainConfig().with_(**changes), name, entry.get("branch"), teacher, measured=measured)
+            students = RetrainConfig().with_(**changes)
         except (UsageError, TypeError) as error:
             raise UsageError(f"{path}: runs.{name}: {error}") from None
+        return Run(
+            name, students, name, entry.get("branch"), teacher, _along(path, name, entry, runs), measured=measured
+        )
+    if "with" in entry:
+        raise UsageError(f"{path}: runs.{name}: `with` goes with `retrain`")
     try:
         if "proposals" in learn:
             changes["proposals"] = ProposalSettings(**learn["proposals"])
@@ -185,9 +192,20 @@ def _check_branches(path: Path, runs: Sequence[Run]) -> None:
                 raise UsageError(f"{path}: runs.{run.name}: {error}") from None
 
 
+def _along(path: Path, name: str, entry: Mapping[str, Any], runs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The runs that teach another along with its own teacher."""
+    along, learned = entry.get("with", []), [n for n in _learned(runs) if n not in (name, entry["retrain"])]
+    if not isinstance(along, list) or any(one not in learned for one in along) or len(set(along)) < len(along):
+        raise UsageError(f"{path}: runs.{name}: `with`, a list of other runs that are learned, was expected")
+    return tuple(along)
+
+
+def _learned(runs: Mapping[str, Any]) -> list[str]:
+    return [n for n, other in runs.items() if isinstance(other, dict) and not {"of", "ensemble"} & set(other)]
+
+
 def _ensemble(path: Path, name: str, entry: Mapping[str, Any], runs: Mapping[str, Any]) -> Run:
-    members = entry["ensemble"]
-    learned = [n for n, other in runs.items() if isinstance(other, dict) and not {"of", "ensemble"} & set(other)]
+    members, learned = entry["ensemble"], _learned(runs)
     good = isinstance(members, list) and len(members) > 1 and all(member in learned for member in members)
     if not good or len(set(members)) < len(members) or set(entry) - {"ensemble"}:
         raise UsageError(
@@ -217,12 +235,12 @@ def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
 
 
 def in_turn(runs: Sequence[Run]) -> list[Run]:
-    """Those that are learned, each after its teacher."""
+    """Those that are learned, each after its teachers."""
     waiting = [run for run in runs if run.config is not None]
     done: list[Run] = []
     while waiting:
         names = {run.name for run in done}
-        ready = [run for run in waiting if run.teacher is None or run.teacher in names]
+        ready = [run for run in waiting if run.teacher is None or names >= {run.teacher, *run.along}]
         if not ready:
             raise UsageError(f"runs.{waiting[0].name}: it and its teacher wait for each other")
         done += ready

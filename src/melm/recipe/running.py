@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,8 @@ def run_recipe(
                 config, students = replace(run.config, seed=seed), students_of(run, recipe.runs)
                 _learn(learned_from, folder, config, students, basis, device, workers, parts, say)
             elif run.config is not None:
-                teacher = _folder(out, str(run.teacher), seed)
-                _retrain(learned_from, teacher, folder, replace(run.config, seed=seed), device, workers, parts, say)
+                teachers = [_folder(out, name, seed) for name in (str(run.teacher), *run.along)]
+                _retrain(learned_from, teachers, folder, replace(run.config, seed=seed), device, workers, parts, say)
     measured = [_measure(recipe, measure, data, out, device, workers, parts, say) for measure in recipe.measures]
     totals = {**parts.totals(), **_learning(recipe, out)}
     results = {
@@ -169,7 +169,7 @@ def _learning(recipe: Recipe, out: Path) -> dict[str, dict[str, float]]:
 
 def _retrain(
     source: Source,
-    teacher: Path,
+    teachers: Sequence[Path],
     folder: Path,
     config: RetrainConfig,
     device: str,
@@ -177,13 +177,14 @@ def _retrain(
     parts: Parts,
     say: Callable[[str], None],
 ) -> None:
+    teacher, *along = [teacher_digest(load_model(path)) for path in teachers]
     learned = {"retrained": config.as_dict(), "data": data_record(source, len(read_tags(source)))}
-    if _is_learned(folder, {**learned, "teacher": teacher_digest(load_model(teacher))}):
+    if _is_learned(folder, {**learned, "teacher": teacher, "teaches_along": along}):
         say(f"{folder} is learned already")
         return
     say(f"\n{folder}")
     started = time.monotonic()
-    retrain(teacher, source, folder, config, device=device, workers=workers, say=say)
+    retrain(teachers[0], source, folder, config, others=teachers[1:], device=device, workers=workers, say=say)
     card = load_card(folder)
     images, learning = card["data"]["images"], card["seconds"]
     parts.add("maps and objects", max(0.0, time.monotonic() - started - learning), images, images)

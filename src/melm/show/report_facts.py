@@ -23,6 +23,7 @@ IN_LABELS = (
     "config",
     "retrained",
     "teacher",
+    "teaches_along",
 )  # what labels.settings.json keeps of the run that made them
 
 

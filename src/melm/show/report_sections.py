@@ -205,7 +205,7 @@ def configuration_body(run: RunFacts, commands: Sequence[Command]) -> str:
         kept["Settings of retraining"] = run.about["retrained"]
     others: dict[str, Any] = {
         key: run.about.get(key)
-        for key in ("device", "processes", "data_digest", "basis", "teacher")
+        for key in ("device", "processes", "data_digest", "basis", "teacher", "teaches_along")
         if key in run.about
     }
     kept["The run"] = {**others, "data": run.about["data"], "seconds": (run.card or {}).get("seconds")}
