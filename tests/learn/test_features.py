@@ -20,7 +20,7 @@ from melm.learn.region_store import VERSION, RegionStore
 from melm.learn.students import RetrainConfig
 from melm.learn.train import features
 from melm.model.branches import Regions
-from melm.model.trunks import FrozenTrunk, TunedTrunk, mirrored, mirrored_boxes
+from melm.model.trunks import Components, FrozenTrunk, TunedTrunk, mirrored, mirrored_boxes
 from melm.proposals import ProposalStore, make_proposals
 
 CHANGES = {"backbone": "resnet18", "components": 12}
@@ -316,3 +316,18 @@ def test_the_features_command(small_scenes, copied_cache, tmp_path, command):
     assert shapes == {(3, 8)} and json.loads((folder / "about.json").read_text())["version"] == VERSION
     result = command("features", small_scenes / "few.csv", "--preset", "paper-vggf")
     assert result.returncode == 2 and "nothing of it can be stored" in result.stderr
+
+
+def test_a_basis_where_eigenvalues_do_not_converge(monkeypatch):
+    """As happens where there are fewer regions than numbers of each."""
+    samples = torch.randn(20, 40, generator=torch.Generator().manual_seed(0))
+    usual, other = Components(40, 12), Components(40, 12)
+    usual.fit(samples)
+
+    def fails(matrix):
+        raise torch.linalg.LinAlgError("failed to converge")
+
+    monkeypatch.setattr(torch.linalg, "eigh", fails)
+    other.fit(samples)
+    torch.testing.assert_close(other.basis, usual.basis, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(other(samples).var(dim=0), torch.ones(12), rtol=1e-4, atol=1e-4)

@@ -194,9 +194,15 @@ class Components(nn.Module):
         for some in torch.split(samples, 4096):  # in double precision, but not all of it at once
             apart = some.double() - mean
             covariance += apart.T @ apart / max(len(samples) - 1, 1)
-        values, vectors = torch.linalg.eigh(covariance)
-        values, vectors = values.flip(0)[: self.kept], vectors.flip(1)[:, : self.kept]
-        # a direction, not its sign, is what eigh finds: the largest entry is made positive
+        try:
+            values, vectors = torch.linalg.eigh(covariance)
+            values, vectors = values.flip(0), vectors.flip(1)
+        except (
+            torch.linalg.LinAlgError
+        ):  # of fewer regions than numbers it may not converge; this takes longer, and does
+            vectors, values, _ = torch.linalg.svd(covariance)
+        values, vectors = values[: self.kept], vectors[:, : self.kept]
+        # a direction, not its sign, is what is found: the largest entry is made positive
         signs = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)).sign()
         there = values > values[0].clamp(min=1e-12) * 1e-9
         scale = torch.where(there, (values + self.noise**2).clamp(min=1e-30).rsqrt(), 0)
