@@ -36,7 +36,7 @@ from melm.learn.lessons import (
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, objects_of_tag
 from melm.learn.pseudo_objects import kept as kept_objects
-from melm.learn.retrain import retrain
+from melm.learn.retrain import _Teacher, retrain
 from melm.learn.students import RetrainConfig, Students, fold_of, frozen_trunk
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
@@ -439,6 +439,42 @@ def test_runs_teach_together(learned, taught, taught_apart, small_scenes, shared
     # a run that does not move boxes has a voice in which one is best, and none in where it lies
     mixed = kept_objects(small_retrain(taught, small_scenes, tmp_path / "mixed", others=[learned.run]) / "objects.npz")
     assert any((one.boxes != other.boxes).any() for one, other in zip(mixed, alone, strict=True))
+
+
+def test_what_is_taught_is_chosen_once(taught, taught_apart, small_scenes, copied_cache, tmp_path, monkeypatch):
+    """Students of the same teachers and rules learn from the same objects, whoever of them is retrained and in any order."""
+    shutil.rmtree(copied_cache / "objects", ignore_errors=True)
+    asked = []
+    judged = _Teacher.judged
+    monkeypatch.setattr(_Teacher, "judged", lambda self, *given: asked.append(1) or judged(self, *given))
+
+    def objects(run, other, name, config):
+        asked.clear()
+        return kept_objects(small_retrain(run, small_scenes, tmp_path / name, config, others=[other]) / "objects.npz")
+
+    once, apart = CONFIG.with_(epochs=1), CONFIG.with_(scales=(96,), folds=3, epochs=1)
+    first = objects(taught, taught_apart, "a", once)
+    assert asked
+    for number, again in enumerate(
+        (objects(taught_apart, taught, "b", apart), objects(taught, taught_apart, "c", once.with_(seed=4)))
+    ):
+        assert not asked, number
+        for one, other in zip(first, again, strict=True):
+            np.testing.assert_array_equal(one.boxes, other.boxes)
+    objects(taught, taught_apart, "d", once.with_(vote=0.0))
+    assert asked
+    card = json.loads((taught / "model.json").read_text())
+    card["retrained"]["class_weight"] = 1.0  # it says something else, by the same weights
+    changed = shutil.copytree(taught, tmp_path / "changed")
+    (changed / "model.json").write_text(json.dumps(card))
+    objects(changed, taught_apart, "e", once)
+    assert asked
+    for path in (copied_cache / "objects").iterdir():
+        path.write_bytes(path.read_bytes()[:50])  # damaged: chosen anew
+    again = objects(taught, taught_apart, "f", once)
+    assert asked
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one.boxes, other.boxes)
 
 
 def test_who_teaches_together_is_part_of_the_run(learned, taught, taught_apart, small_scenes, shared_cache, tmp_path):

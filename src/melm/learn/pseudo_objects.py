@@ -15,6 +15,8 @@ from melm.files import packed, write_whole
 from melm.learn.students import RetrainConfig
 
 OBJECTS = "objects.npz"
+VERSION = 1  # raise it when the same rules would choose others
+RULES = ("teacher", "vote", "alike", "ignore", "apart_iou", "object_iou")  # settings that decide which are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ def keep(path: Path, found: Sequence[Objects]) -> None:
     every = Objects.joined(found)
     arrays = {name: getattr(every, name) for name in PARTS}
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, packed({**arrays, "ends": np.cumsum([len(one) for one in found])}))
     except OSError as error:
         raise MelmError(f"{path}: cannot be written ({error.strerror}). Make room and run again") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +18,7 @@ from melm.data import Source, read_tags
 from melm.data.images import content_of, read_image
 from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError, one_of
+from melm.files import cache_folder
 from melm.learn.checkpoint import save_pair
 from melm.learn.data import Ready, check_tags, opening, prepare, read_features, with_boxes_of
 from melm.learn.features import boxes_of, make_maps
@@ -25,7 +28,7 @@ from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, convention_record, load_model
 from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.processes import Processes, a_thread_each, joined
-from melm.learn.pseudo_objects import OBJECTS, Objects, keep, kept, objects_of_tag
+from melm.learn.pseudo_objects import OBJECTS, RULES, VERSION, Objects, keep, kept, objects_of_tag
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
 from melm.learn.students import RetrainConfig, Students, frozen_trunk, middle_scale, with_all_names
 from melm.model.backbones import load_weights
@@ -285,7 +288,9 @@ class _Teaching:
 
     def __init__(self, teachers: Sequence[Learned], config: RetrainConfig, ready: Ready, processes: Processes) -> None:
         self.classes, self.config, self.ready, self.processes = teachers[0].classes, config, ready, processes
-        self.teachers = [_Teacher(one, config, ready, processes) for one in teachers]
+        named = sorted((_name(one), n) for n, one in enumerate(teachers))
+        self.named = [name for name, _ in named]  # they say the same in any order, to the last bit
+        self.teachers = [_Teacher(teachers[n], config, ready, processes) for _, n in named]
 
     @property
     def at_once(self) -> bool:
@@ -308,11 +313,35 @@ class _Teaching:
         places = [there for _, there in judged if there is not None] or [found.boxes]
         return agreed(scores, places) if len(judged) > 1 else (scores[0], places[0])
 
+    def store(self) -> Path:
+        """Where the objects are kept for all that learn from them: a name that only these runs, rules and images have."""
+        rules = {name: getattr(self.config, name) for name in RULES}
+        images = data_digest(self.ready.images, self.ready.keys)
+        asked = [VERSION, self.named, rules, images, self.processes.device.type]
+        return (
+            cache_folder()
+            / "objects"
+            / f"{hashlib.blake2b(json.dumps(asked).encode(), digest_size=12).hexdigest()}.npz"
+        )
+
+
+def _name(teacher: Learned) -> str:
+    """A name that only a run has that says the same of every image."""
+    says = {name: teacher.card.get(name) for name in ("config", "retrained", "strength", "keys")}
+    text = json.dumps([teacher_digest(teacher), says], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
 
 def _objects(teaching: _Teaching, folder: RunFolder) -> list[Objects]:
-    """The pseudo-objects of every image, each process its share; kept in the run."""
-    path, processes = folder.path / OBJECTS, teaching.processes
-    if not processes.first_does(lambda: kept(path) is not None):
+    """The pseudo-objects of every image, each process its share; kept in the run, and for other students of the same teachers."""
+    path, store, processes = folder.path / OBJECTS, teaching.store(), teaching.processes
+
+    def there() -> bool:
+        if kept(path) is None and (known := kept(store)) is not None:
+            keep(path, known)
+        return kept(path) is not None
+
+    if not processes.first_does(there):
         mine = processes.share(range(len(teaching.ready.keys)))
         found = {}
         alone = nullcontext(1)  # one image after another
@@ -324,7 +353,9 @@ def _objects(teaching: _Teaching, folder: RunFolder) -> list[Objects]:
                 found[index] = objects_there
                 steps.advance()
         every = {index: one for share in processes.gather(found) for index, one in share.items()}
-        processes.first_does(lambda: keep(path, [every[index] for index in range(len(every))]))
+        in_order = [every[index] for index in range(len(every))]
+        processes.first_does(lambda: keep(store, in_order))
+        processes.first_does(lambda: keep(path, in_order))
     objects = kept(path)
     if objects is None:
         raise MelmError(f"{path}: gone or damaged. Run the same command again: it is made anew")

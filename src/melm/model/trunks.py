@@ -197,9 +197,8 @@ class Components(nn.Module):
         try:
             values, vectors = torch.linalg.eigh(covariance)
             values, vectors = values.flip(0), vectors.flip(1)
-        except (
-            torch.linalg.LinAlgError
-        ):  # of fewer regions than numbers it may not converge; this takes longer, and does
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            # of fewer regions than numbers it may not converge; this takes longer, and does
             vectors, values, _ = torch.linalg.svd(covariance)
         values, vectors = values[: self.kept], vectors[:, : self.kept]
         # a direction, not its sign, is what is found: the largest entry is made positive
