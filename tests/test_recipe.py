@@ -10,7 +10,7 @@ from learners import SMALL
 from melm.data import Source
 from melm.errors import MelmError, UsageError
 from melm.learn.model_file import load_model
-from melm.learn.retrain import teacher_digest
+from melm.learn.teaching import teacher_digest
 from melm.recipe import Parts, commit, read_recipe, run_recipe
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))

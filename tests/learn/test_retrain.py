@@ -36,8 +36,9 @@ from melm.learn.lessons import (
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, objects_of_tag
 from melm.learn.pseudo_objects import kept as kept_objects
-from melm.learn.retrain import _Teacher, retrain
+from melm.learn.retrain import retrain
 from melm.learn.students import RetrainConfig, Students, fold_of, frozen_trunk
+from melm.learn.teaching import Teacher
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.regression import mirrored_shift, moved
@@ -445,8 +446,8 @@ def test_what_is_taught_is_chosen_once(taught, taught_apart, small_scenes, copie
     """Students of the same teachers and rules learn from the same objects, whoever of them is retrained and in any order."""
     shutil.rmtree(copied_cache / "objects", ignore_errors=True)
     asked = []
-    judged = _Teacher.judged
-    monkeypatch.setattr(_Teacher, "judged", lambda self, *given: asked.append(1) or judged(self, *given))
+    judged = Teacher.judged
+    monkeypatch.setattr(Teacher, "judged", lambda self, *given: asked.append(1) or judged(self, *given))
 
     def objects(run, other, name, config):
         asked.clear()

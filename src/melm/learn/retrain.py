@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from melm.boxes import agreed
 from melm.data import Source, read_tags
-from melm.data.images import content_of, read_image
+from melm.data.images import content_of
 from melm.data.records import TaggedImages
 from melm.errors import MelmError, UsageError, one_of
-from melm.files import cache_folder
 from melm.learn.checkpoint import save_pair
-from melm.learn.data import Ready, check_tags, opening, prepare, read_features, with_boxes_of
-from melm.learn.features import boxes_of, make_maps
+from melm.learn.data import Ready, check_tags, opening, prepare, with_boxes_of
+from melm.learn.features import make_maps
 from melm.learn.lessons import Lessons, StudentStep
 from melm.learn.loop import AFTER_EPOCH, Learner, learn
 from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, convention_record, load_model
-from melm.learn.network import branches_of, default_branch, forward
-from melm.learn.processes import Processes, a_thread_each, joined
-from melm.learn.pseudo_objects import OBJECTS, RULES, VERSION, Objects, keep, kept, objects_of_tag
+from melm.learn.network import branches_of, default_branch
+from melm.learn.processes import Processes, joined
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
-from melm.learn.students import RetrainConfig, Students, frozen_trunk, middle_scale, with_all_names
+from melm.learn.students import RetrainConfig, Students, frozen_trunk, with_all_names
+from melm.learn.teaching import Teaching, chosen_objects, teacher_digest, teaching_along
 from melm.model.backbones import load_weights
-from melm.model.regression import moved
 from melm.model.student import FastRCNN
-from melm.model.trunks import FrozenTrunk
-from melm.proposals import Proposals, ReadyMade
-from melm.workers import in_threads
+from melm.proposals import ReadyMade
 
 
 def retrain(
@@ -68,7 +58,7 @@ def retrain(
     own = default_branch(teacher.config)
     one_of("teacher", config.branch(own), branches_of(teacher.config))
     goes_on = _check_kind(teacher, config)
-    along = _teaching_along(teacher, others, config)
+    along = teaching_along(teacher, others, config)
     with joined(device) as processes:
         say = say if processes.first else lambda text: None
         processes.check_precision(config.precision)
@@ -97,7 +87,7 @@ def retrain(
         for text in opening(ready, f"students of {run}", config, processes):
             say(text)
         maps = _maps(teacher, config, ready, processes)
-        objects = _objects(_Teaching([teacher, *along], config, ready, processes), folder)
+        objects = chosen_objects(Teaching([teacher, *along], config, ready, processes), folder)
         teaching = sum(int(found.taught.sum()) for found in objects)
         left_out = sum(map(len, objects)) - teaching
         besides = f", {left_out:,} left out" if left_out else ""
@@ -155,25 +145,6 @@ def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
     return True
 
 
-def _teaching_along(teacher: Learned, others: Sequence[Path | str], config: RetrainConfig) -> list[Learned]:
-    """The runs that choose objects together with the one that is retrained: on the same classes and the same proposals."""
-    if len({path.resolve() for path in (teacher.path, *map(Path, others))}) <= len(others):
-        raise UsageError("--with: the same run is named twice")
-    along = [load_model(Path(other)) for other in others]
-    for other in along:
-        if other.classes != teacher.classes:
-            raise UsageError(
-                f"{other.path}: its classes are {', '.join(other.classes)}; those of {teacher.path} are "
-                f"{', '.join(teacher.classes)}. Only runs of the same classes, in the same order, teach together"
-            )
-        if other.config.proposals != teacher.config.proposals:
-            raise UsageError(
-                f"{other.path}: was learned on other proposals than {teacher.path}. Only runs on the same ones teach together"
-            )
-        one_of("teacher", config.branch(default_branch(other.config)), branches_of(other.config))
-    return along
-
-
 def _start(students: Students, teacher: Learned | None, say: Callable[[str], None]) -> str:
     """Gives students the weights they start from, and says which: those of a run that is retrained again, or of a file."""
     config = students.config
@@ -223,14 +194,6 @@ def _about(
     }
 
 
-def teacher_digest(teacher: Learned) -> str:
-    """A name that only this run has, with what it learned."""
-    found = teacher.network.tensors()
-    if teacher.students is not None:
-        found = {**found, **dict(teacher.students.named_parameters())}
-    return tensors_digest([found[name] for name in sorted(found)])
-
-
 def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes) -> MapStore | None:
     """What the stages of the trunk that stay make of every image, where not the whole of a network learns."""
     if config.whole:
@@ -241,125 +204,6 @@ def _maps(teacher: Learned, config: RetrainConfig, ready: Ready, processes: Proc
         make_maps(maps, mine, keys, steps.advance)
     processes.wait()
     return maps
-
-
-class _Teacher:
-    """What a run says of the images, from stored features and maps where it has any."""
-
-    def __init__(self, teacher: Learned, config: RetrainConfig, ready: Ready, processes: Processes) -> None:
-        self.teacher, self.config = teacher, config
-        self.network = teacher.network.to(processes.device)
-        self.students = teacher.students and teacher.students.to(processes.device)
-        self.regions = self.maps = None
-        if isinstance(trunk := self.network.trunk, FrozenTrunk):
-            self.regions = read_features(ready, trunk, processes, trunk.fitted())
-            if self.students and not self.students.config.whole:
-                self.maps = MapStore(trunk, self.students.config)
-
-    @property
-    def at_once(self) -> bool:
-        """Whether several images may be looked at at once, a core each, as `Looking.at_once` says. What is found is then the same
-        on any number of cores."""
-        return self.regions is not None and not (self.students and self.students.config.whole)
-
-    @torch.no_grad()
-    def judged(self, key: str, path: Path, found: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Scores (N, K) of the proposals, and where they are moved to, (N, 4), by a run that moves boxes."""
-        boxes = torch.from_numpy(found.boxes)
-        if self.regions is not None:
-            regions = self.regions.regions(key)
-        else:
-            regions = self.network.trunk.look(read_image(path), boxes, middle_scale(self.teacher.config.scales))
-        output = forward(self.network, self.teacher.strength, regions, found)
-        branch = self.config.branch(default_branch(self.teacher.config))
-        if self.students is not None and self.config.teacher == "own":
-            if self.maps is not None and self.maps.has(key):
-                seen = self.maps.get(key)
-            else:
-                seen = self.students.inputs(self.network, read_image(path))
-            output, branch = self.students.judge(output, seen, found, key), "fused"
-        shift = output.shift_of(branch)
-        places = None if shift is None else moved(boxes, shift.cpu(), found.width, found.height).numpy()
-        return output.prob(branch).cpu().numpy(), places
-
-
-class _Teaching:
-    """What is taught of the images: what one run, or several together, find there."""
-
-    def __init__(self, teachers: Sequence[Learned], config: RetrainConfig, ready: Ready, processes: Processes) -> None:
-        self.classes, self.config, self.ready, self.processes = teachers[0].classes, config, ready, processes
-        named = sorted((_name(one), n) for n, one in enumerate(teachers))
-        self.named = [name for name, _ in named]  # they say the same in any order, to the last bit
-        self.teachers = [_Teacher(teachers[n], config, ready, processes) for _, n in named]
-
-    @property
-    def at_once(self) -> bool:
-        return all(teacher.at_once for teacher in self.teachers)
-
-    def objects(self, index: int) -> Objects:
-        """The pseudo-objects of an image: what is found of its tags."""
-        image, key = self.ready.images[index], self.ready.keys[index]
-        classes = [self.classes.index(name) for name in image.tags if name not in image.unknown]
-        if not classes:
-            return Objects.joined([])
-        found = boxes_of(self.ready.proposals, key, image.path)
-        scores, boxes = self.judged(key, image.path, found)
-        return Objects.joined([objects_of_tag(boxes, scores[:, k], k, self.config) for k in classes])
-
-    def judged(self, key: str, path: Path, found: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Scores (N, K) of the proposals, and where they are moved to, (N, 4): by those that move boxes, if any does."""
-        judged = [teacher.judged(key, path, found) for teacher in self.teachers]
-        scores = [of_one for of_one, _ in judged]
-        places = [there for _, there in judged if there is not None] or [found.boxes]
-        return agreed(scores, places) if len(judged) > 1 else (scores[0], places[0])
-
-    def store(self) -> Path:
-        """Where the objects are kept for all that learn from them: a name that only these runs, rules and images have."""
-        rules = {name: getattr(self.config, name) for name in RULES}
-        images = data_digest(self.ready.images, self.ready.keys)
-        asked = [VERSION, self.named, rules, images, self.processes.device.type]
-        return (
-            cache_folder()
-            / "objects"
-            / f"{hashlib.blake2b(json.dumps(asked).encode(), digest_size=12).hexdigest()}.npz"
-        )
-
-
-def _name(teacher: Learned) -> str:
-    """A name that only a run has that says the same of every image."""
-    says = {name: teacher.card.get(name) for name in ("config", "retrained", "strength", "keys")}
-    text = json.dumps([teacher_digest(teacher), says], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _objects(teaching: _Teaching, folder: RunFolder) -> list[Objects]:
-    """The pseudo-objects of every image, each process its share; kept in the run, and for other students of the same teachers."""
-    path, store, processes = folder.path / OBJECTS, teaching.store(), teaching.processes
-
-    def there() -> bool:
-        if kept(path) is None and (known := kept(store)) is not None:
-            keep(path, known)
-        return kept(path) is not None
-
-    if not processes.first_does(there):
-        mine = processes.share(range(len(teaching.ready.keys)))
-        found = {}
-        alone = nullcontext(1)  # one image after another
-        with (
-            processes.steps("objects", len(mine)) as steps,
-            a_thread_each(processes.device) if teaching.at_once else alone as threads,
-        ):
-            for index, objects_there in in_threads(teaching.objects, mine, threads):
-                found[index] = objects_there
-                steps.advance()
-        every = {index: one for share in processes.gather(found) for index, one in share.items()}
-        in_order = [every[index] for index in range(len(every))]
-        processes.first_does(lambda: keep(store, in_order))
-        processes.first_does(lambda: keep(path, in_order))
-    objects = kept(path)
-    if objects is None:
-        raise MelmError(f"{path}: gone or damaged. Run the same command again: it is made anew")
-    return objects
 
 
 def _save(folder: RunFolder, teacher: Learned, students: Students, learner: Learner, about: dict[str, Any]) -> None:

@@ -20,9 +20,10 @@ from melm.errors import MelmError
 from melm.files import write_whole
 from melm.learn.model_file import load_card, load_model
 from melm.learn.presets import LearnConfig
-from melm.learn.retrain import retrain, teacher_digest
+from melm.learn.retrain import retrain
 from melm.learn.run_folder import data_record, versions
 from melm.learn.students import RetrainConfig, with_all_names
+from melm.learn.teaching import teacher_digest
 from melm.learn.train import features, train
 from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
 from melm.measure.subjects import placed, subject_of_ensemble, subject_of_run
