@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from melm.commands.options import Name, looking_options, taken, workers_option
+from melm.commands.options import Name, looking_options, taken, with_option, workers_option
 from melm.data.formats import FORMATS
 from melm.errors import MelmError, UsageError
 from melm.proposals.record import FILE_BOXES, METHODS
@@ -21,14 +21,7 @@ DRAWN = {"discovery": 0.03, "fused": 0.1}
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("paths", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option(
-    "--with",
-    "others",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="RUN",
-    help="Another run that speaks along: scores are averaged, box by box; can be repeated.",
-)
+@with_option("Another run that speaks along: scores are averaged, box by box")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for what is found.")
 @click.option("--format", type=Name("format", tuple(FORMATS)), help="How PATHS are laid out, if they are data sets.")
 @click.option("--split", help="Part of a data set.")

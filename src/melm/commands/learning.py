@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from melm.commands.options import Command, Name, data_options, file_of, source_of, taken, workers_option
+from melm.commands.options import Command, Name, data_options, file_of, source_of, taken, with_option, workers_option
 from melm.errors import UsageError, one_of
 from melm.proposals.record import FILE_BOXES, METHODS
 
@@ -242,14 +242,7 @@ def train(
 @click.argument("run", type=click.Path(path_type=Path))
 @data_options
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder of the new run.")
-@click.option(
-    "--with",
-    "others",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="RUN",
-    help="Another run on the same proposals: what both find together is taught; can be repeated.",
-)
+@with_option("Another run on the same proposals: what both find together is taught")
 @click.option(
     "--backbone",
     help="Network that learns as a whole from the images: resnet50, resnet101, vgg16, ... Without it, or with the name of "

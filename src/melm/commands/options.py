@@ -140,3 +140,9 @@ def file_of(options: dict[str, Any]) -> Any:
 def taken(options: dict[str, Any], *names: str) -> dict[str, Any]:
     """Takes some options out of a command's options."""
     return {name: options.pop(name) for name in names}
+
+
+def with_option(help: str) -> Callable[[Command], Command]:
+    """Other runs beside the one that a command is about."""
+    path = click.Path(path_type=Path)
+    return click.option("--with", "others", type=path, multiple=True, metavar="RUN", help=f"{help}; can be repeated.")
