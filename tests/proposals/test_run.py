@@ -17,6 +17,7 @@ from PIL import Image
 from conftest import draw_scene, melm, save_scenes
 from melm.data import Source, read_tags
 from melm.data.images import content_key
+from melm.learn.presets import learn_config
 from melm.proposals import ProposalSettings, ProposalStore, ReadyMade, make_proposals, settings_for_file
 
 
@@ -96,6 +97,23 @@ def test_a_bad_image_is_named_and_the_others_are_done(tmp_path):
     assert "broken.png: not an image (8 bytes)" in result.stdout
     assert "4 images: 3 computed, 0 already there, 1 failed" in result.stdout
     assert "Traceback" not in result.stderr + result.stdout
+
+
+def test_a_preset_says_which_boxes_learning_will_ask_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("MELM_CACHE", str(tmp_path / "c"))
+    photos = save_scenes(tmp_path / "photos", 3)
+    result = melm("proposals", photos, "--preset", "fast")
+    assert result.returncode == 0, result.stderr
+    store = ProposalStore(learn_config("fast").proposals)
+    assert all(store.has(content_key(path.read_bytes())) for path in photos.rglob("*.png"))
+    few = json.loads(melm("proposals", photos, "--preset", "fast", "--max-boxes", "50", "--json").stdout)
+    assert few["settings"] == {**learn_config("fast").proposals.as_dict(), "max_boxes": 50}
+
+
+@pytest.mark.parametrize("method", [("--method", "edge-boxes"), ("--file", "p.npz")])
+def test_a_preset_and_another_method_contradict_each_other(tmp_path, method):
+    result = melm("proposals", save_scenes(tmp_path / "photos", 1), "--preset", "fast", *method)
+    assert result.returncode == 2 and "--preset says how boxes are found" in result.stderr
 
 
 def test_leftovers_of_killed_writers_go_when_they_are_old(tmp_path):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from melm.commands.options import Name, data_options, source_of, workers_option
-from melm.errors import UsageError
+from melm.commands.options import Name, data_options, source_of, taken, workers_option
+from melm.errors import UsageError, one_of
 from melm.proposals.record import FILE_BOXES, METHODS
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def check(workers: int, show_all: bool, as_json: bool, **options: Any) -> int:
 @click.command()
 @data_options
 @click.option(
+    "--preset", help="Those that `melm train` with this preset learns from, in the place of --method: fast, ..."
+)
+@click.option(
     "--method",
     type=Name("proposal method", METHODS),
     show_default="selective-search, or file where --file is given",
@@ -62,12 +66,18 @@ def check(workers: int, show_all: bool, as_json: bool, **options: Any) -> int:
     help="How FILE writes boxes: xyxy by edges, xyxy0, xyxy1 or yxyx1 by pixels counted from 0 or 1.",
 )
 @click.option(
-    "--max-boxes", type=int, default=2000, show_default=True, help="Most boxes per image, the whole image included."
+    "--max-boxes",
+    type=int,
+    show_default="2000, or the preset's",
+    help="Most boxes per image, the whole image included.",
 )
-@click.option("--min-side", type=float, default=20, show_default=True, help="Shortest side of a box in pixels.")
-@click.option("--max-side", type=int, default=512, show_default=True, help="Larger images are searched at this size.")
+@click.option("--min-side", type=float, show_default="20", help="Shortest side of a box in pixels.")
+@click.option("--max-side", type=int, show_default="512", help="Larger images are searched at this size.")
 @click.option(
-    "--whole-image/--no-whole-image", default=True, show_default=True, help="Add the whole image as one more proposal."
+    "--whole-image/--no-whole-image",
+    default=None,
+    show_default="whole-image",
+    help="Add the whole image as one more proposal.",
 )
 @click.option("--recall", is_flag=True, help="Measure against the data's boxes.")
 @click.option(
@@ -80,13 +90,10 @@ def check(workers: int, show_all: bool, as_json: bool, **options: Any) -> int:
 @workers_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def proposals(
+    preset: str | None,
     method: str | None,
     file: Path | None,
     file_boxes: str | None,
-    max_boxes: int,
-    min_side: float,
-    max_side: int,
-    whole_image: bool,
     recall: bool,
     plot: Path,
     workers: int,
@@ -100,7 +107,7 @@ def proposals(
 
     \b
     Example:
-      melm proposals photos/
+      melm proposals photos/ --preset fast
       melm proposals VOC2007 --split val --method edge-boxes --recall
       melm proposals VOC2007 --file voc_2007_trainval.mat
     """
@@ -110,10 +117,18 @@ def proposals(
     from melm.show.curves import require_plot
     from melm.show.proposals_report import recall_report, summary
 
-    method = method or ("file" if file else "selective-search")
-    settings = ProposalSettings(method, max_boxes, min_side, max_side, whole_image)
-    if (method == "file") != (file is not None):
-        raise UsageError(f"--method {method} {'needs' if file is None else 'takes no'} --file")
+    if preset:
+        if method or file:
+            raise UsageError("--preset says how boxes are found. Leave out --method and --file, or --preset")
+        from melm.learn.presets import PRESETS
+
+        settings = PRESETS[one_of("preset", preset, PRESETS)].config.proposals
+    else:
+        settings = ProposalSettings(method or ("file" if file else "selective-search"))
+    if (settings.method == "file") != (file is not None):
+        raise UsageError(f"--method {settings.method} {'needs' if file is None else 'takes no'} --file")
+    numbers = taken(options, "max_boxes", "min_side", "max_side", "whole_image")
+    settings = replace(settings, **{name: given for name, given in numbers.items() if given is not None})
     ready_made = ReadyMade(file, file_boxes) if file else None
     if ready_made:
         settings = settings_for_file(settings, ready_made)
