@@ -67,6 +67,18 @@ def test_every_recipe_of_ours_reads(path):
     [
         ("seeds = [0, 0]", "each once"),
         ("seeds = []", "a list of numbers"),
+        ("seeds = [0, 'a']", "a list of numbers"),
+        ("seeds = [0, -1]", "a list of numbers"),
+        ("seeds = [0, true]", "a list of numbers"),
+        ("[learn]\nproposals = { max_boxes = 'many' }", "max_boxes is 'many'"),
+        ("[learn]\nproposals = { method = 3 }", "method is 3"),
+        (
+            "[runs.a]\n[runs.b]\nretrain = 'a'\nset = { folds = 4 }\n[runs.c]\nretrain = 'b'",
+            "runs.c: b: its .* folds = 4",
+        ),
+        ("[runs.a]\nmethod = 'WSDDN'\n[runs.b]\nretrain = 'a'\nset = { teacher = 'mean' }", "runs.b: unknown teacher"),
+        ("[runs.a]\n[runs.b]\nretrain = 'a'\nset = { backbone = 'lite2' }", "runs.b: .* needs a run of its own"),
+        ("[runs.a]\nretrain = 'b'\n[runs.b]\nretrain = 'a'", "wait for each other"),
         ("[lern]", "Did you mean 'learn'"),
         ("[learn]\nsplits = 3", "Did you mean 'split'"),
         ("[runs.a]\nmethod = 'MELN'", "Did you mean 'MELM'"),
@@ -136,6 +148,37 @@ def test_a_recipe_learns_measures_and_goes_on(small_scenes, shared_cache, tmp_pa
     assert again["measured"] == results["measured"]
     with pytest.raises(UsageError, match="holds another run"):  # not what it found on other images
         run_recipe(recipe, Source(small_scenes / "train.json", limit=12), out, device="cpu", workers=1)
+
+
+@pytest.mark.parametrize(
+    ("measure", "backbone", "words"),
+    [("split = 'valll'", "resnet18", "valll"), ("limit = 5", "resnet18", "no package carries weights for resnet18")],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_learned(small_scenes, tmp_path, measure, backbone, words):
+    text = SMALL_RECIPE.replace('split = "train"\n', "").split("[runs.disc")[0]
+    text += f"[runs.whole]\nretrain = 'MELM'\nset = {{ backbone = '{backbone}' }}\n[[measure]]\n{measure}\n"
+    recipe = read_recipe(written(tmp_path, text))
+    with pytest.raises(MelmError, match=words):
+        run_recipe(recipe, Source(small_scenes / "train.json"), tmp_path / "out", device="cpu", workers=1)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_the_text_is_that_which_was_read(small_scenes, shared_cache, tmp_path):
+    text = SMALL_RECIPE.replace('split = "train"\n', "").split("[runs.disc")[0].replace("[0, 3]", "[0]")
+    recipe = read_recipe(path := written(tmp_path, text))
+    path.unlink()
+    data, out = Source(small_scenes / "train.json", classes=("grolt", "munno", "pelk")), tmp_path / "out"
+    results = run_recipe(recipe, data, out, device="cpu", workers=1)
+    assert results["text"] == text
+    said = []
+    run_recipe(recipe, data, out, device="cpu", workers=1, say=said.append)
+    assert f"{out / 'MELM-0'} is learned already" in said
+
+
+def test_a_recipe_runs_in_one_process(tmp_path, command, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = command("run", "--recipe", written(tmp_path, ""), "--data", tmp_path)
+    assert result.returncode == 2 and "without torchrun" in result.stderr
 
 
 def test_a_run_that_only_teaches(small_scenes, shared_cache, tmp_path):

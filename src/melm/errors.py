@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class MelmError(Exception):
@@ -12,6 +13,11 @@ class MelmError(Exception):
 
 class UsageError(MelmError):
     """A wrong option or argument (exit code 2)."""
+
+
+def damaged(path: Path, number: int, what: str) -> MelmError:
+    """The words for a line of a file that cannot be read."""
+    return MelmError(f"{path}, line {number}: damaged ({what})")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

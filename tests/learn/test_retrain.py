@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,15 +35,16 @@ from melm.learn.lessons import (
     student_loss,
 )
 from melm.learn.map_store import MapStore
-from melm.learn.pseudo_objects import Objects, objects_of_tag
+from melm.learn.pseudo_objects import Objects, line_of, objects_of_tag, of_line
 from melm.learn.pseudo_objects import kept as kept_objects
 from melm.learn.retrain import retrain
+from melm.learn.run_folder import RunFolder
 from melm.learn.students import RetrainConfig, Students, fold_of, frozen_trunk
-from melm.learn.teaching import Teacher
+from melm.learn.teaching import Teacher, Teaching
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
 from melm.model.regression import mirrored_shift, moved
-from melm.model.student import Said, by_scale, named_as
+from melm.model.student import FastRCNN, Said, by_scale, named_as
 from melm.model.trunks import covers, means, mirrored, mirrored_boxes
 from melm.proposals import ProposalSettings, ReadyMade, compute_proposals, make_proposals
 from melm.proposals.run import proposal_key
@@ -411,6 +413,69 @@ def test_another_seed_and_a_second_round(learned, taught, small_scenes, shared_c
     assert subjects[0].alike == subjects[1].alike != subjects[2].alike
 
 
+def test_a_teacher_that_speaks_otherwise_is_another_one(taught, small_scenes, shared_cache, tmp_path):
+    second = small_retrain(taught, small_scenes, tmp_path / "second", CONFIG.with_(epochs=1))
+    changed = shutil.copytree(taught, tmp_path / "changed")
+    card = json.loads((changed / "model.json").read_text())
+    card["retrained"]["evidence_weight"] = 1.0  # which nothing learned depends on
+    (changed / "model.json").write_text(json.dumps(card))
+    with pytest.raises(UsageError, match="holds another run"):
+        small_retrain(changed, small_scenes, second, CONFIG.with_(epochs=1))
+
+
+def test_choosing_objects_goes_on_where_it_stopped(learned, taught, small_scenes, copied_cache, tmp_path, monkeypatch):
+    shutil.rmtree(copied_cache / "objects")
+    asked, choose = [], Teaching.objects
+
+    def objects(self, index):
+        asked.append(index)
+        if len(asked) == 6:
+            raise MelmError("the power went")
+        return choose(self, index)
+
+    monkeypatch.setattr(Teaching, "objects", objects)
+    run = tmp_path / "run"
+    with pytest.raises(MelmError, match="the power went"):
+        small_retrain(learned.run, small_scenes, run)
+    with (run / "objects.jsonl").open("ab") as lines:
+        lines.write(b'{"image": 12, "box')  # which a killed process left
+    small_retrain(learned.run, small_scenes, run)
+    assert asked[:6] == list(range(6)) and asked[6:] == list(range(5, 13))
+    assert (run / "objects.npz").read_bytes() == (taught / "objects.npz").read_bytes()
+    assert weights_of(run) == weights_of(taught)
+    assert not list(run.glob("objects.*json*"))
+    with pytest.raises(MelmError, match="the power went"):
+        asked.clear()
+        shutil.rmtree(copied_cache / "objects")
+        small_retrain(learned.run, small_scenes, run, overwrite=True)
+    RunFolder(run).clear()
+    assert not list(run.iterdir())
+
+
+def test_a_store_that_cannot_be_written_costs_nothing(learned, taught, small_scenes, copied_cache, tmp_path):
+    shutil.rmtree(copied_cache / "objects")
+    (copied_cache / "objects").write_text("in the way")
+    run = small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(epochs=1))
+    assert (run / "objects.npz").read_bytes() == (taught / "objects.npz").read_bytes()
+
+
+@given(st.integers(0, 3), st.integers(0, 2**32 - 1))
+def test_objects_as_lines(count, seed):
+    random = np.random.default_rng(seed)
+    boxes, sure = random.normal(0, 1e3, (count, 4)).astype(np.float32), random.random(count)
+    found = Objects(boxes, random.integers(0, 20, count), sure, random.random(count) < 0.5)
+    number, again = of_line(Path("lines"), 1, line_of(seed, found))
+    assert number == seed
+    for name in ("boxes", "classes", "sure", "taught"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name), strict=True)
+
+
+@pytest.mark.parametrize("line", [b"{", b"3", b'{"image": 3}', b'{"image": 3, "boxes": [1]}'])
+def test_a_damaged_line_of_objects(line):
+    with pytest.raises(MelmError, match="lines, line 7: damaged"):
+        of_line(Path("lines"), 7, line)
+
+
 @pytest.fixture(scope="module")
 def taught_apart(learned, small_scenes, tmp_path_factory):
     """Another run on the same proposals, with another basis, retrained with students of its own kind."""
@@ -731,6 +796,8 @@ def test_what_cannot_be_retrained_is_said(learned, small_scenes, shared_cache, t
         CONFIG.with_(epochs="three")
     with pytest.raises(UsageError, match="Name another --out"):
         small_retrain(learned.run, small_scenes, learned.run, overwrite=True)
+    with pytest.raises(UsageError, match="Name another --out"):
+        small_retrain(learned.run, small_scenes, tmp_path / "a", others=[tmp_path / "a"], overwrite=True)
     np.savez(tmp_path / "boxes.npz", a=np.zeros((1, 4)))
     with pytest.raises(UsageError, match=r"found its boxes itself .*boxes\.npz has no use"):
         small_retrain(learned.run, small_scenes, tmp_path / "b", proposals_file=ReadyMade(tmp_path / "boxes.npz"))
@@ -968,6 +1035,29 @@ def test_boxes_on_an_object_are_taught_to_move_there(taught, small_scenes, share
         for box in arrived:
             assert np.abs(taught_boxes - box.numpy()).max(axis=1).min() < 0.1
         assert not lesson.shift[~objects].any()
+
+
+def test_the_loss_of_a_whole_network_is_the_mean_over_boxes(whole, small_scenes, shared_cache):
+    detector = load(whole, device="cpu")
+    images = read_tags(Source(small_scenes / "train-tags.csv"))
+    keys = tuple(content_key(read_bytes(image.path)) for image in images)
+    ready, config = Ready(images, keys, Looking(detector).proposals), WHOLE.with_(weigh=False)
+    lessons = Lessons(ready, kept_objects(whole / "objects.npz"), config, None, 0.0)
+    for index in lessons.useful:
+        lesson = lessons.load(index, 0)
+        torch.testing.assert_close(lesson.weight, torch.full((len(lesson.target),), 1 / len(lesson.target)))
+
+
+def test_a_whole_network_says_the_same_of_boxes_in_any_number(monkeypatch):
+    student = FastRCNN(build_backbone("resnet18"), 3).eval()
+    corner = torch.rand(11, 2) * 60
+    boxes, image = torch.cat([corner, corner + 20 + torch.rand(11, 2) * 40], dim=1), torch.randint(0, 255, (128, 96, 3))
+    with torch.no_grad():
+        together = student([None, image.byte()], [boxes[:0], boxes])
+        monkeypatch.setattr("melm.model.student.AT_ONCE", 4)
+        apart = student([None, image.byte()], [boxes[:0], boxes])
+    torch.testing.assert_close(apart.log_prob, together.log_prob)
+    torch.testing.assert_close(apart.shift, together.shift)
 
 
 @pytest.mark.parametrize("flip", [False, True])

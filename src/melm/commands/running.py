@@ -97,6 +97,8 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
 def _recipe(context: click.Context, recipe: Path, out: Path | None, options: dict[str, Any]) -> int:
     from melm.recipe import read_recipe, run_recipe
 
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise UsageError("--recipe: runs in one process. Start it without torchrun")
     given = [
         name
         for name in context.params

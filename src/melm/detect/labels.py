@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from melm.boxes import nms, voted
 from melm.detect.detections import Detections
-from melm.detect.lines import damaged, line_of, parsed
-from melm.detect.lines_file import LinesFile, read_settings, settings_beside, whole_lines
+from melm.detect.lines import line_of, parsed
 from melm.detect.results import classes_beside
-from melm.errors import MelmError, UsageError
+from melm.errors import MelmError, UsageError, damaged
+from melm.learn.lines_file import LinesFile, read_settings, settings_beside, whole_lines
 from melm.learn.processes import ALONE, Processes
 
 LABELS = "labels.jsonl"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melm.detect.detections import Detections
-from melm.errors import MelmError
+from melm.errors import MelmError, damaged
 
 Result = tuple[str, str, Detections]  # the image's id, its file, and what was found in it
 
@@ -68,8 +68,3 @@ def _numbers(values: Any) -> NDArray[np.float32]:
     if not np.isfinite(result).all():
         raise ValueError("boxes and scores should be finite numbers")
     return result
-
-
-def damaged(path: Path, number: int, what: str) -> MelmError:
-    """The words for a line that cannot be read."""
-    return MelmError(f"{path}, line {number}: damaged ({what})")

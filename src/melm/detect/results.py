@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from melm.detect.detections import Detections
-from melm.detect.lines import Result, damaged, line_of, parsed
-from melm.detect.lines_file import LinesFile, read_settings, settings_beside
-from melm.errors import MelmError
+from melm.detect.lines import Result, line_of, parsed
+from melm.errors import MelmError, damaged
+from melm.learn.lines_file import LinesFile, read_settings, settings_beside
 from melm.learn.processes import ALONE, Processes
 
 RESULTS = "detections.jsonl"

@@ -50,7 +50,8 @@ class Lesson:
     boxes: list[Tensor]
     target: Tensor  # (n,) classes, K for background
     shift: Tensor  # (n, 4) where boxes of a class have to move; 0 for background
-    weight: Tensor  # (n,) adds up to 1 for objects and to 1 for background, if all objects are as sure as the mean
+    # (n,) if all objects are as sure as the mean, adds up to 1 for objects and to 1 for background, of a whole network for both
+    weight: Tensor
     known: Tensor  # (K,) 0 for classes of which nobody knows whether the image has them
     cells: Cells | None = None  # some cells of the largest map, where cells are named
 
@@ -122,6 +123,8 @@ class Lessons:
         target[: len(positive)] = objects.classes[of[positive]]
         is_object = target < background
         share = np.where(is_object, 1 / max(is_object.sum(), 1), 1 / max((~is_object).sum(), 1))
+        if config.whole:  # as in Fast R-CNN, for whose rate of learning the loss has to be the mean over boxes
+            share = np.full(len(chosen), 1 / len(chosen))
         if config.weigh:
             share = share * objects.sure[of[chosen]] / self.mean_sure
         if not len(positive) + len(near) + len(anywhere):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melm.boxes import iou, nms, voted
-from melm.errors import MelmError
+from melm.errors import MelmError, damaged
 from melm.files import packed, write_whole
 from melm.learn.students import RetrainConfig
 
 OBJECTS = "objects.npz"
-VERSION = 1  # raise it when the same rules would choose others
+VERSION = 1  # raise it when the same runs and rules would choose others: when runs score otherwise, too
 RULES = ("teacher", "vote", "alike", "ignore", "apart_iou", "object_iou")  # settings that decide which are chosen
 
 
@@ -61,6 +62,23 @@ def objects_of_tag(
     sure = around @ scores.astype(np.float64) / total
     placed = voted(boxes, scores, rows, config.vote) if config.vote else boxes[rows]
     return Objects(placed.astype(np.float32), np.full(len(rows), number, np.intp), sure, taught)
+
+
+def line_of(number: int, found: Objects) -> bytes:
+    """The objects of an image, by its place in the data, as a line of JSON, from which `of_line` reads the very same."""
+    return json.dumps({"image": number, **{name: getattr(found, name).tolist() for name in PARTS}}).encode() + b"\n"
+
+
+def of_line(path: Path, number: int, line: bytes) -> tuple[int, Objects]:
+    """The place of an image and its objects, of line `number` of a file."""
+    nothing = Objects.joined([])
+    try:
+        kept = json.loads(line)
+        kinds = {name: getattr(nothing, name) for name in PARTS}
+        arrays = [np.array(kept[name], like.dtype).reshape(-1, *like.shape[1:]) for name, like in kinds.items()]
+        return int(kept["image"]), Objects(*arrays)
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(path, number, str(error)) from None
 
 
 def keep(path: Path, found: Sequence[Objects]) -> None:

@@ -22,7 +22,7 @@ from melm.learn.model_file import Learned, convention_record, load_model
 from melm.learn.network import branches_of, default_branch
 from melm.learn.processes import Processes, joined
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
-from melm.learn.students import RetrainConfig, Students, frozen_trunk, with_all_names
+from melm.learn.students import RetrainConfig, Students, check_kind, frozen_trunk, with_all_names
 from melm.learn.teaching import Teaching, chosen_objects, teacher_digest, teaching_along
 from melm.model.backbones import load_weights
 from melm.model.student import FastRCNN
@@ -52,12 +52,14 @@ def retrain(
     """
     source = data if isinstance(data, Source) else Source(Path(data))
     config = config or RetrainConfig()
-    if Path(run).resolve() == Path(out).resolve():
-        raise UsageError(f"{out}: the new run cannot lie where the one that teaches it lies. Name another --out")
+    if Path(out).resolve() in {Path(one).resolve() for one in (run, *others)}:
+        raise UsageError(f"{out}: the new run cannot lie where one that teaches it lies. Name another --out")
     teacher = load_model(Path(run))
     own = default_branch(teacher.config)
     one_of("teacher", config.branch(own), branches_of(teacher.config))
-    goes_on = _check_kind(teacher, config)
+    if not config.whole:
+        frozen_trunk(teacher.network, config)
+    goes_on = check_kind(teacher.path, teacher.students.config if teacher.students else None, config)
     along = teaching_along(teacher, others, config)
     with joined(device) as processes:
         say = say if processes.first else lambda text: None
@@ -122,27 +124,6 @@ def _refuse_file(run: Path, teacher: Learned, given: ReadyMade) -> None:
     if learned_on.file_digest == given.digest:
         raise UsageError(f"{run}: read {given.path} with --file-boxes {learned_on.file_boxes}. Read it so again")
     raise UsageError(f"{run}: was learned on the boxes of another file than {given.path}. Give that one with --file")
-
-
-def _check_kind(teacher: Learned, config: RetrainConfig) -> bool:
-    """Whether the students of a retrained run go on, which only those of the same kind can; others are made anew."""
-    if not config.whole:
-        frozen_trunk(teacher.network, config)
-        if config.weights != "package":
-            raise UsageError(
-                "weights are for a network that learns as a whole (--backbone); others begin with those of the run"
-            )
-    before = teacher.students and teacher.students.config
-    if before is None or before.whole != config.whole or (config.whole and before.backbone != config.backbone):
-        return False
-    kinds = {"tail_share": before.fixed == config.fixed, "cells": before.names_cells == config.names_cells}
-    for name in ("folds", "judges", "scales", "bins", "sharp", "hidden", *kinds):
-        same = kinds[name] if name in kinds else getattr(before, name) == getattr(config, name)
-        if not same:
-            raise UsageError(
-                f"{teacher.path}: its students have {name} = {getattr(before, name)}; keep that when it is retrained again"
-            )
-    return True
 
 
 def _start(students: Students, teacher: Learned | None, say: Callable[[str], None]) -> str:

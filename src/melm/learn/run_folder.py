@@ -51,7 +51,7 @@ def data_record(source: Source, images: int) -> dict[str, Any]:
         "format": source.format,
         "split": source.split,
         "image_folder": None if source.images is None else str(source.images),
-        "classes": source.classes,
+        "classes": source.classes and list(source.classes),
         "background": source.background,
         "limit": source.limit,
         "images": images,
@@ -141,8 +141,9 @@ class RunFolder:
             return
         for name in RUN_FILES:
             (self.path / name).unlink(missing_ok=True)
-        for numbers in (*self.path.glob("checkpoint-*.safetensors"), *self.path.glob("model-*.safetensors")):
-            numbers.unlink()
+        for pattern in ("checkpoint-*.safetensors", "model-*.safetensors", "objects.*json*"):
+            for path in self.path.glob(pattern):
+                path.unlink()
         for folder in ("tensorboard", "seen"):
             shutil.rmtree(self.path / folder, ignore_errors=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -312,19 +313,43 @@ def middle_scale(scales: tuple[int, ...]) -> int:
 
 def frozen_trunk(network: Network, config: RetrainConfig) -> FrozenTrunk:
     """The trunk that students begin with, or words for a run that has none of this kind."""
-    trunk, named = network.trunk, config.backbone
-    if not isinstance(trunk, FrozenTrunk):
+    trunk = network.trunk
+    check_trunk(trunk.backbone.name, isinstance(trunk, FrozenTrunk), config)
+    assert isinstance(trunk, FrozenTrunk)
+    return trunk
+
+
+def check_trunk(own: str, frozen: bool, config: RetrainConfig) -> None:
+    """Refuses students above a trunk, that of the backbone `own`, that they cannot learn above."""
+    if not frozen:
         raise UsageError(
-            f"the trunk of this run ({trunk.backbone.name}) learned along, so there are no maps of it to store and learn from. "
+            f"the trunk of this run ({own}) learned along, so there are no maps of it to store and learn from. "
             "Name a network that learns as a whole: --backbone resnet50, resnet101 or vgg16, with --weights FILE"
         )
-    if named not in ("own", trunk.backbone.name):
+    if config.backbone not in ("own", own):
         raise UsageError(
-            f"--backbone {named}: the trunk of this run is {trunk.backbone.name}. {named} needs a run of its own"
+            f"--backbone {config.backbone}: the trunk of this run is {own}. {config.backbone} needs a run of its own"
         )
-    if trunk.backbone.name not in IN_TWO_PARTS:
+    if own not in IN_TWO_PARTS:
         raise UsageError(
-            f"{trunk.backbone.name}: its trunk is not made in two parts. lite0 and lite2 are; others learn as a whole: "
-            f"--backbone {trunk.backbone.name}"
+            f"{own}: its trunk is not made in two parts. lite0 and lite2 are; others learn as a whole: --backbone {own}"
         )
-    return trunk
+
+
+def check_kind(run: Path | str, before: RetrainConfig | None, config: RetrainConfig) -> bool:
+    """Whether the students of a retrained run (`before`; None of one that is not) go on, which only those of the same kind can;
+    others are made anew."""
+    if not config.whole and config.weights != "package":
+        raise UsageError(
+            "weights are for a network that learns as a whole (--backbone); others begin with those of the run"
+        )
+    if before is None or before.whole != config.whole or (config.whole and before.backbone != config.backbone):
+        return False
+    kinds = {"tail_share": before.fixed == config.fixed, "cells": before.names_cells == config.names_cells}
+    for name in ("folds", "judges", "scales", "bins", "sharp", "hidden", *kinds):
+        same = kinds[name] if name in kinds else getattr(before, name) == getattr(config, name)
+        if not same:
+            raise UsageError(
+                f"{run}: its students have {name} = {getattr(before, name)}; keep that when it is retrained again"
+            )
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,22 @@ from melm.errors import MelmError, UsageError, one_of
 from melm.files import cache_folder
 from melm.learn.data import Ready, read_features
 from melm.learn.features import boxes_of
+from melm.learn.lines_file import LinesFile, settings_beside, whole_lines
 from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, load_model
 from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.processes import Processes, a_thread_each
-from melm.learn.pseudo_objects import OBJECTS, RULES, VERSION, Objects, keep, kept, objects_of_tag
+from melm.learn.pseudo_objects import OBJECTS, RULES, VERSION, Objects, keep, kept, line_of, objects_of_tag, of_line
 from melm.learn.run_folder import RunFolder, data_digest, tensors_digest
 from melm.learn.students import RetrainConfig, middle_scale
 from melm.model.regression import moved
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import Proposals
 from melm.workers import in_threads
+
+# of a run's card, beside what it learned: all that decides what it says
+SPEAKS = ("config", "retrained", "strength", "keys", "convention", "student_convention")
+FOUND = "objects.jsonl"  # those of each image as soon as they are chosen
 
 
 def teaching_along(teacher: Learned, others: Sequence[Path | str], config: RetrainConfig) -> list[Learned]:
@@ -52,11 +57,12 @@ def teaching_along(teacher: Learned, others: Sequence[Path | str], config: Retra
 
 
 def teacher_digest(teacher: Learned) -> str:
-    """A name that only this run has, with what it learned."""
+    """A name that only a run has that says the same of every image: what it learned, and how it speaks."""
     found = teacher.network.tensors()
     if teacher.students is not None:
         found = {**found, **dict(teacher.students.named_parameters())}
-    return tensors_digest([found[name] for name in sorted(found)])
+    says = {name: teacher.card.get(name) for name in SPEAKS}
+    return _digest([tensors_digest([found[name] for name in sorted(found)]), says])
 
 
 class Teacher:
@@ -71,6 +77,11 @@ class Teacher:
             self.regions = read_features(ready, trunk, processes, trunk.fitted())
             if self.students and not self.students.config.whole:
                 self.maps = MapStore(trunk, self.students.config)
+
+    @property
+    def reads(self) -> list[dict[str, Any]]:
+        """The stores that it reads, with their versions."""
+        return [store.about for store in (self.regions, self.maps) if store is not None]
 
     @property
     def at_once(self) -> bool:
@@ -104,7 +115,7 @@ class Teaching:
 
     def __init__(self, teachers: Sequence[Learned], config: RetrainConfig, ready: Ready, processes: Processes) -> None:
         self.classes, self.config, self.ready, self.processes = teachers[0].classes, config, ready, processes
-        named = sorted((_name(one), n) for n, one in enumerate(teachers))
+        named = sorted((teacher_digest(one), n) for n, one in enumerate(teachers))
         self.named = [name for name, _ in named]  # they say the same in any order, to the last bit
         self.teachers = [Teacher(teachers[n], config, ready, processes) for _, n in named]
 
@@ -133,14 +144,9 @@ class Teaching:
         """Where the objects are kept for all that learn from them: a name that only these runs, rules and images have."""
         rules = {name: getattr(self.config, name) for name in RULES}
         images = data_digest(self.ready.images, self.ready.keys)
-        asked = [VERSION, self.named, rules, images, self.processes.device.type]
+        boxes, read = self.ready.proposals.settings.folder_name(), [teacher.reads for teacher in self.teachers]
+        asked = [VERSION, self.named, rules, images, boxes, read, self.processes.device.type]
         return cache_folder() / "objects" / f"{_digest(asked)}.npz"
-
-
-def _name(teacher: Learned) -> str:
-    """A name that only a run has that says the same of every image."""
-    says = {name: teacher.card.get(name) for name in ("config", "retrained", "strength", "keys")}
-    return _digest([teacher_digest(teacher), says])
 
 
 def _digest(value: Any) -> str:
@@ -148,7 +154,8 @@ def _digest(value: Any) -> str:
 
 
 def chosen_objects(teaching: Teaching, folder: RunFolder) -> list[Objects]:
-    """The pseudo-objects of every image, each process its share; kept in the run, and for other students of the same teachers."""
+    """The pseudo-objects of every image, each process its share, going on where it stopped; kept in the run, and for other
+    students of the same teachers."""
     path, store, processes = folder.path / OBJECTS, teaching.store(), teaching.processes
 
     def there() -> bool:
@@ -157,21 +164,39 @@ def chosen_objects(teaching: Teaching, folder: RunFolder) -> list[Objects]:
         return kept(path) is not None
 
     if not processes.first_does(there):
-        mine = processes.share(range(len(teaching.ready.keys)))
-        found = {}
+        _choose(teaching, folder.path / FOUND, store.stem)
+        processes.first_does(lambda: _put_together(folder.path / FOUND, path, store))
+    objects = kept(path)
+    if objects is None:
+        raise MelmError(f"{path}: gone or damaged. Run the same command again: it is made anew")
+    return objects
+
+
+def _choose(teaching: Teaching, path: Path, name: str) -> None:
+    """Writes the objects of every image down as soon as they are chosen."""
+    processes, every = teaching.processes, range(len(teaching.ready.keys))
+
+    def id_of(path: Path, number: int, line: bytes) -> str:
+        return str(of_line(path, number, line)[0])
+
+    with LinesFile(path, {"chosen": name}, id_of, processes=processes) as lines:
+        mine = processes.share([index for index in every if str(index) not in lines.done])
         alone = nullcontext(1)  # one image after another
         with (
             processes.steps("objects", len(mine)) as steps,
             a_thread_each(processes.device) if teaching.at_once else alone as threads,
         ):
-            for index, objects_there in in_threads(teaching.objects, mine, threads):
-                found[index] = objects_there
+            for index, found in in_threads(teaching.objects, mine, threads):
+                lines.append_line(str(index), line_of(index, found))
                 steps.advance()
-        every = {index: one for share in processes.gather(found) for index, one in share.items()}
-        in_order = [every[index] for index in range(len(every))]
-        processes.first_does(lambda: keep(store, in_order))
-        processes.first_does(lambda: keep(path, in_order))
-    objects = kept(path)
-    if objects is None:
-        raise MelmError(f"{path}: gone or damaged. Run the same command again: it is made anew")
-    return objects
+        lines.join([str(index) for index in every])
+
+
+def _put_together(lines: Path, path: Path, store: Path) -> None:
+    """All of them in one file, and in the store if that can be written: it only saves time."""
+    objects = [of_line(lines, number, line)[1] for number, line in whole_lines(lines)]
+    keep(path, objects)
+    with suppress(MelmError):
+        keep(store, objects)
+    lines.unlink()
+    settings_beside(lines).unlink()

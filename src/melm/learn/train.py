@@ -117,6 +117,10 @@ def features(
         return read_features(ready, network.trunk, processes, given, students)
 
 
+def basis_digest(basis: Mapping[str, torch.Tensor]) -> str:
+    return tensors_digest([basis[name] for name in sorted(basis)])
+
+
 def about_run(
     config: LearnConfig,
     ready: Ready,
@@ -130,7 +134,7 @@ def about_run(
         "classes": list(ready.images.classes),
         "data": data_record(source, len(ready.images)),
         "data_digest": data_digest(ready.images, ready.keys),
-        "basis": tensors_digest([basis[name] for name in sorted(basis)]) if basis else None,  # None: fitted to these
+        "basis": basis_digest(basis) if basis else None,  # None: fitted to these
         "left_out": list(ready.left_out),
         "processes": processes.world,
         "device": device_name(processes.device),

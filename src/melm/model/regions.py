@@ -9,13 +9,18 @@ from melm.model.branches import Regions
 from melm.model.pooling import frame_and_ring, roi_pool
 
 
+def map_of(backbone: Backbone, image: Tensor) -> Tensor:
+    """(H / stride, W / stride, C) of a normalised image (3, H, W)."""
+    features: Tensor = backbone.trunk(image[None])[0].permute(1, 2, 0).contiguous()
+    return features
+
+
 def pool_regions(backbone: Backbone, image: Tensor, proposals: Tensor, surround: bool) -> Regions:
     """What is pooled for the proposals (N, 4) of a normalised image (3, H, W): P x P x C each, with `surround` three times.
 
     The neck of a model on top is `backbone.head`, which maps each to its features (N, D).
     """
-    features = backbone.trunk(image[None])[0].permute(1, 2, 0).contiguous()  # (H/stride, W/stride, C)
-    size, scale = backbone.pooled_size, 1 / backbone.stride
+    features, size, scale = map_of(backbone, image), backbone.pooled_size, 1 / backbone.stride
     box = roi_pool(features, proposals, size, scale)  # (N, P, P, C)
     if not surround:
         return Regions(box)

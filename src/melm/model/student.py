@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from melm.model.backbones.backbone import Backbone
 from melm.model.branches import start_small
-from melm.model.regions import pool_regions
+from melm.model.pooling import roi_pool
+from melm.model.regions import map_of
 from melm.model.trunks import FrozenTrunk, means, mlp, normal_scale, region_parts, side_strips
 
+AT_ONCE = 128  # boxes that a whole network reads together: more of them take memory and save no time
 SLIGHT_SHARE = 0.01  # below which it makes no difference how little of a box is of a class
 
 
@@ -182,8 +184,10 @@ class FastRCNN(nn.Module):
         seen = []
         for image, there in zip(images, boxes, strict=True):
             if image is not None and len(there):
-                pooled = pool_regions(self.backbone, self.backbone.normalise(image), there, surround=False)
-                seen.append(self.backbone.head(pooled.box))
+                features = map_of(self.backbone, self.backbone.normalise(image))
+                size, scale = self.backbone.pooled_size, 1 / self.backbone.stride
+                for some in torch.split(there, AT_ONCE):
+                    seen.append(self.backbone.head(roi_pool(features, some, size, scale)))
         said: Said = self.verdict(torch.cat(seen))
         return said
 

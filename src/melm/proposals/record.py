@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from melm.boxes import area
+from melm.config import check_fields
 from melm.errors import UsageError, one_of
 
 METHODS = ("selective-search", "selective-search-opencv", "selective-search-quality", "edge-boxes", "file")
@@ -52,9 +53,9 @@ class ProposalSettings:
     file_boxes: str | None = None  # and how it counts pixels
 
     def __post_init__(self) -> None:
+        check_fields(self, {})
         one_of("proposal method", self.method, METHODS)
-        for name, kind in (("max_boxes", int), ("min_side", float), ("max_side", int), ("whole_image", bool)):
-            object.__setattr__(self, name, kind(getattr(self, name)))  # 20 and 20.0 are one setting
+        object.__setattr__(self, "min_side", float(self.min_side))  # 20 and 20.0 are one setting
         if self.max_boxes < 1:
             raise UsageError(f"--max-boxes (max_boxes) is {self.max_boxes}; at least 1 was expected")
         if not 0 <= self.min_side < math.inf or self.max_side < 32:

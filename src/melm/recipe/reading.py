@@ -41,9 +41,9 @@ from pathlib import Path
 from typing import Any
 
 from melm.errors import MelmError, UsageError, did_you_mean, one_of
-from melm.learn.network import branches_of
+from melm.learn.network import branches_of, default_branch
 from melm.learn.presets import LearnConfig, learn_config
-from melm.learn.students import RetrainConfig
+from melm.learn.students import RetrainConfig, check_kind, check_trunk
 from melm.proposals import ProposalSettings
 
 if sys.version_info >= (3, 11):
@@ -95,6 +95,7 @@ class Recipe:
     """What a recipe file says."""
 
     path: Path
+    text: str  # all of it
     about: str
     not_run: str  # why, and what is expected, of a recipe that nobody has run yet
     expect: Mapping[str, Any]
@@ -108,7 +109,8 @@ class Recipe:
 def read_recipe(path: Path) -> Recipe:
     """A recipe, with words for what is wrong in it."""
     try:
-        kept = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        kept = tomllib.loads(text)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such recipe") from None
     except (OSError, ValueError) as error:
@@ -117,7 +119,8 @@ def read_recipe(path: Path) -> Recipe:
     learn = _table(path, kept, "learn")
     _only(path, learn, LEARN, "learn.")
     seeds = kept.get("seeds", [0])
-    if not isinstance(seeds, list) or not seeds or len(set(map(str, seeds))) < len(seeds):
+    numbers = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not numbers or not seeds or len(set(seeds)) < len(seeds):
         raise UsageError(f"{path}: seeds = {seeds}; a list of numbers, each once, was expected")
     runs = _table(path, kept, "runs") or {path.stem: {}}
     measures = kept.get("measure", [])
@@ -128,11 +131,17 @@ def read_recipe(path: Path) -> Recipe:
     for name, entry in runs.items():
         _only(path, entry, RUN, f"runs.{name}.")
     made = tuple(_run(path, name, entry, learn, runs) for name, entry in runs.items())
-    _check_branches(path, made)
+    in_turn(made)  # refuses a circle
+    for run in made:
+        try:
+            _check(run, {one.name: one for one in made})
+        except UsageError as error:
+            raise UsageError(f"{path}: runs.{run.name}: {error}") from None
     if measures and not any(run.measured for run in made):
         raise UsageError(f"{path}: [[measure]] has nothing to measure: every run says measured = false")
     return Recipe(
         path,
+        text,
         str(kept.get("about", path.stem)),
         str(kept.get("not_run", "")),
         _table(path, kept, "expect"),
@@ -177,19 +186,32 @@ def _run(path: Path, name: str, entry: Mapping[str, Any], learn: dict[str, Any],
     return Run(name, config, name, entry.get("branch"), measured=measured)
 
 
-def _check_branches(path: Path, runs: Sequence[Run]) -> None:
-    """Refuses the name of a branch that the run it looks at does not have: before anything is learned."""
-    by_name = {run.name: run for run in runs}
-    for run in runs:
-        learned = by_name[run.of]
-        has = ["fused", "student"] if learned.teacher else []
-        for _ in runs:  # at most so often: a circle is refused when they are put in turn
-            learned = by_name[learned.teacher] if learned.teacher else learned
-        if run.branch is not None and isinstance(learned.config, LearnConfig):
-            try:
-                one_of("branch", run.branch, branches_of(learned.config) + has)
-            except UsageError as error:
-                raise UsageError(f"{path}: runs.{run.name}: {error}") from None
+def _check(run: Run, runs: Mapping[str, Run]) -> None:
+    """Refuses, before anything is learned, what learning or looking would refuse hours later: a branch that is not there, and
+    students that cannot learn from the runs that teach them."""
+    learned = runs[run.of]
+    if run.branch is not None:
+        one_of(
+            "branch", run.branch, branches_of(_first(learned, runs)) + (["fused", "student"] if learned.teacher else [])
+        )
+    if not isinstance(run.config, RetrainConfig):
+        return
+    for name in (str(run.teacher), *run.along):
+        first = _first(runs[name], runs)
+        one_of("teacher", run.config.branch(default_branch(first)), branches_of(first))
+    teacher = runs[str(run.teacher)]
+    if not run.config.whole:
+        first = _first(teacher, runs)
+        check_trunk(first.backbone, first.trunk == "frozen", run.config)
+    check_kind(teacher.name, teacher.config if isinstance(teacher.config, RetrainConfig) else None, run.config)
+
+
+def _first(run: Run, runs: Mapping[str, Run]) -> LearnConfig:
+    """Of the run that all rounds of retraining began with."""
+    while run.teacher is not None:
+        run = runs[run.teacher]
+    assert isinstance(run.config, LearnConfig)
+    return run.config
 
 
 def _along(path: Path, name: str, entry: Mapping[str, Any], runs: Mapping[str, Any]) -> tuple[str, ...]:

@@ -18,16 +18,17 @@ from melm.data import Source, read_tags
 from melm.detect.detector import DetectSettings
 from melm.errors import MelmError
 from melm.files import write_whole
-from melm.learn.model_file import load_card, load_model
+from melm.learn.model_file import basis_of, load_card, load_model
 from melm.learn.presets import LearnConfig
 from melm.learn.retrain import retrain
 from melm.learn.run_folder import data_record, versions
 from melm.learn.students import RetrainConfig, with_all_names
 from melm.learn.teaching import teacher_digest
-from melm.learn.train import features, train
+from melm.learn.train import basis_digest, features, train
 from melm.measure.evaluation import Comparison, Evaluation, by_seed, comparisons, evaluate
 from melm.measure.subjects import placed, subject_of_ensemble, subject_of_run
-from melm.measure.truth import read_truth
+from melm.measure.truth import Truth, read_truth
+from melm.model.backbones.sources import locate
 from melm.progress import Steps, duration
 from melm.proposals import ProposalStore, make_proposals
 from melm.recipe.reading import Measure, Recipe, in_turn, students_of
@@ -54,7 +55,7 @@ class Parts:
     def add(self, part: str, seconds: float, images: int, made: int) -> None:
         line = {"part": part, "seconds": round(seconds, 1), "images": images, "made": made}
         self.lines.append(line)
-        write_whole(self.path, "".join(json.dumps(line) + "\n" for line in self.lines).encode())
+        _write(self.path, "".join(json.dumps(line) + "\n" for line in self.lines))
 
     def totals(self) -> dict[str, dict[str, float]]:
         """Part -> its seconds, and for how many images they were spent."""
@@ -86,6 +87,9 @@ def run_recipe(
     except OSError as error:
         raise MelmError(f"{out}: cannot be written ({error.strerror}). Name another --out") from None
     parts = Parts(out / "parts.jsonl")
+    sources = [_source(data, measure) for measure in recipe.measures]
+    truths = [read_truth(source) for source in sources]  # what cannot be measured is said before anything is learned
+    _check_weights(recipe, out)
     learned_from = replace(data, split=recipe.split or data.split, limit=recipe.limit or data.limit)
     for run in in_turn(recipe.runs):
         for seed in recipe.seeds:
@@ -96,11 +100,14 @@ def run_recipe(
             elif run.config is not None:
                 teachers = [_folder(out, name, seed) for name in (str(run.teacher), *run.along)]
                 _retrain(learned_from, teachers, folder, replace(run.config, seed=seed), device, workers, parts, say)
-    measured = [_measure(recipe, measure, data, out, device, workers, parts, say) for measure in recipe.measures]
+    measured = [
+        _measure(recipe, measure, source, truth, out, device, workers, parts, say)
+        for measure, source, truth in zip(recipe.measures, sources, truths, strict=True)
+    ]
     totals = {**parts.totals(), **_learning(recipe, out)}
     results = {
         "recipe": recipe.path.name,
-        "text": recipe.path.read_text(encoding="utf-8"),
+        "text": recipe.text,
         "data": str(data.path),
         "machine": machine(),
         "commit": commit(),
@@ -109,11 +116,33 @@ def run_recipe(
         "memory_mb": memory(),
         "measured": measured,
     }
-    write_whole(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False).encode())
+    _write(out / "results.json", json.dumps(results, indent=1, ensure_ascii=False))
     for part, total in totals.items():
         say(f"{part}: {duration(total['seconds'])}, for {total['made']:,.0f} images")
     say(f"most memory: {memory():,} MB. Everything is in {out / 'results.json'}")
     return results
+
+
+def _source(data: Source, measure: Measure) -> Source:
+    return replace(data, split=measure.split or data.split, limit=measure.limit or data.limit)
+
+
+def _check_weights(recipe: Recipe, out: Path) -> None:
+    """Refuses weights that are not there, of runs that are not learned yet."""
+    for run in recipe.runs:
+        config = run.config
+        of_the_run = isinstance(config, RetrainConfig) and not config.whole
+        if config is None or of_the_run or config.weights == "none":
+            continue
+        if not all((_folder(out, run.name, seed) / "model.json").is_file() for seed in recipe.seeds):
+            locate(config.weights, config.backbone, config.weights_sha256 or None)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise MelmError(f"{path}: cannot be written ({error.strerror}). Make room and run again") from None
 
 
 def _folder(out: Path, name: str, seed: int) -> Path:
@@ -133,7 +162,8 @@ def _learn(
 ) -> None:
     """One run, its parts by themselves so that the time of each is known."""
     images = read_tags(source)
-    if _is_learned(folder, {"config": config.as_dict(), "data": data_record(source, len(images))}):
+    given = {} if basis is None else {"basis": basis_digest(basis_of(basis))}
+    if _is_learned(folder, {"config": config.as_dict(), "data": data_record(source, len(images)), **given}):
         say(f"{folder} is learned already")
         return
     say(f"\n{folder}")
@@ -194,7 +224,8 @@ def _retrain(
 def _measure(
     recipe: Recipe,
     measure: Measure,
-    data: Source,
+    source: Source,
+    truth: Truth,
     out: Path,
     device: str,
     workers: int,
@@ -202,8 +233,6 @@ def _measure(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """All runs on one part of the data: each run's figures, their spread over seeds, and the first run against each other."""
-    source = replace(data, split=measure.split or data.split, limit=measure.limit or data.limit)
-    truth = read_truth(source)
     images = placed(truth, read_tags(source))
     truth = truth.only(images.classes)
     started = time.monotonic()

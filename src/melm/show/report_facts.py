@@ -15,7 +15,8 @@ from melm.detect.detections import Detections
 from melm.detect.labels import LABELS, Labels
 from melm.errors import MelmError
 from melm.learn.model_file import load_card, load_model
-from melm.learn.run_folder import RunFolder, epochs_of, tensors_digest
+from melm.learn.run_folder import RunFolder, epochs_of
+from melm.learn.teaching import teacher_digest
 from melm.measure.watching import Look, read_looks
 
 IN_LABELS = (
@@ -86,11 +87,7 @@ def teacher_of(run: RunFacts, path: Path | None) -> RunFacts | None:
 
 
 def _taught(path: Path, run: RunFacts) -> bool:
-    learned = load_model(path)
-    found = learned.network.tensors()
-    if learned.students is not None:
-        found = {**found, **dict(learned.students.named_parameters())}
-    return tensors_digest([found[name] for name in sorted(found)]) == run.about.get("teacher")
+    return teacher_digest(load_model(path)) == run.about.get("teacher")
 
 
 def labels_of(run: RunFacts, folder: Path | None) -> Labels | None:

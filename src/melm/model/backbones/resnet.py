@@ -58,7 +58,9 @@ class ResNet(Backbone):
 
     stride = 16
     offset = -7.5  # every strided layer is centred on the first pixel of its step
-    pooled_size = 7
+    pooled_size = (
+        14  # which the fourth stage halves: it sees as many cells of a box as it saw of an image of 224 pixels
+    )
     head_layers = ("layer4",)
     convention = TORCHVISION
 
@@ -88,7 +90,7 @@ class ResNet(Backbone):
 
     def head(self, pooled: Tensor) -> Tensor:
         boxes = pooled.permute(0, 3, 1, 2)  # (N, C, P, P): a view, which the convolutions take as channels last
-        maps: Tensor = self.layer4(boxes)  # (N, D, 4, 4)
+        maps: Tensor = self.layer4(boxes)  # (N, D, 7, 7)
         return maps.mean(dim=(2, 3))
 
 

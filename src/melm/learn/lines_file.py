@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from melm.detect.lines import damaged
-from melm.errors import MelmError, UsageError
+from melm.errors import MelmError, UsageError, damaged
 from melm.files import lock, whole_file, write_whole
 from melm.learn.processes import ALONE, Processes
 
