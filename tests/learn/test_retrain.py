@@ -307,10 +307,6 @@ def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cach
     known = output.evidence.double().numpy()[:, None]
     together = student + 0.2 * teacher + 0.25 * stream + 0.25 * (known - known.max()) + 0.5 * cells.double().numpy()
     np.testing.assert_allclose(output.fused.numpy(), together, rtol=1e-4, atol=1e-4)
-    detector.students.config = detector.students.config.with_(prior_weight=1.5)
-    (with_prior,) = detector.outputs(pixels, found)
-    together = together + 1.5 * (found.prior - found.prior.max())[:, None]
-    np.testing.assert_allclose(with_prior.fused.numpy(), together, rtol=1e-4, atol=1e-4)
 
 
 def test_stored_maps_give_what_the_image_gives(taught, small_scenes, shared_cache):

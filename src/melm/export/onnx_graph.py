@@ -64,8 +64,7 @@ class Scorer(nn.Module):
                 "branch_sees_surround and contrast_weight"
             )
         self.reads = ["image", "boxes"]
-        asked = settings.prior_weight or (self.students is not None and self.students.config.prior_weight)
-        self.reads += ["prior"] if asked else []
+        self.reads += ["prior"] if settings.prior_weight else []
         self.reads += ["score"] if settings.score_weight else []
 
     def forward(self, *given: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,6 @@ WHOLE: dict[str, Any] = {
     "teacher_weight": 0.0,
     "class_weight": 0.0,
     "evidence_weight": 0.0,
-    "prior_weight": 0.0,
     "optimizer": "sgd",
     "learning_rate": 1e-3,
     "tail_share": 1.0,
@@ -80,7 +79,6 @@ class RetrainConfig:
     teacher_weight: float = 0.2  # of log p of the teacher beside that of the student
     class_weight: float = 0.25  # of log p of its class stream, beside them
     evidence_weight: float = 0.25  # of the evidence, beside them
-    prior_weight: float = 0.0  # of the prior of the proposals, beside them
     cell_weight: float = 0.5  # of how well a box agrees with the names of cells, beside them
     # learning
     optimizer: str = "adamw"
@@ -122,7 +120,7 @@ class RetrainConfig:
             raise UsageError("ignore is above 0 and at most 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
-        for name in ("teacher_weight", "class_weight", "evidence_weight", "prior_weight", "cell_weight", "box_weight"):
+        for name in ("teacher_weight", "class_weight", "evidence_weight", "cell_weight", "box_weight"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; 0 or more was expected")
 
@@ -167,9 +165,7 @@ class RetrainConfig:
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
         """Of a run's card; what it does not name was not there when it learned."""
-        return RetrainConfig(
-            **{"sharp": False, "cells": 0, "judges": 1, "prior_weight": 0.0, **kept, "scales": tuple(kept["scales"])}
-        )
+        return RetrainConfig(**{"sharp": False, "cells": 0, "judges": 1, **kept, "scales": tuple(kept["scales"])})
 
     def branch(self, own: str) -> str:
         """The branch that teaches, of a run that detects with `own`."""
@@ -300,13 +296,12 @@ class Students(nn.Module):
     def fused(self, student: Tensor, output: Output, cells: Tensor | None) -> Tensor:
         """What student and teacher say together, (N, K), as logarithms."""
         teacher = output.prob(self.teacher).clamp(min=1e-30).log()
-        known, prior = ((one - one.max())[:, None] for one in (output.evidence, output.prior))
+        known = (output.evidence - output.evidence.max())[:, None]
         fused = (
             student[:, :-1]
             + self.config.teacher_weight * teacher
             + self.config.class_weight * F.log_softmax(output.scores.class_logits, dim=1)
             + self.config.evidence_weight * known
-            + self.config.prior_weight * prior
         )
         return fused if cells is None else fused + self.config.cell_weight * cells
 

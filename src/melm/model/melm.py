@@ -42,7 +42,6 @@ class Output:
     localization: list[Tensor]  # log p_t(y, h), T of (N, K+1), which are learned
     objectness: Tensor | None  # s(h), (N,)
     evidence: Tensor  # (N,) for an object of any class, not learned through; 0 where the method has none
-    prior: Tensor  # (N,) of the proposals; 0 where none was given
     student: Tensor | None = None  # log p(y, h) of a student that learned from what these found, (N, K+1)
     fused: Tensor | None = None  # log of what student and teacher say together, (N, K)
     shift: Tensor | None = None  # how the student moves the proposals, (N, 4)
@@ -117,9 +116,9 @@ class MELM(nn.Module):
         cliques = self.partition(proposals, log_prob)
         clique_log_prob = self.prob_of(scores.each(cliques.mean))  # (C, K)
         chosen_log_prob = self.prob_of(chosen.each(cliques.mean)) if self.config.has_evidence else clique_log_prob
-        of_cliques = cliques, clique_log_prob, chosen_log_prob
-        given = torch.zeros_like(evidence) if prior is None else prior
-        return Output(features, scores, log_prob, *of_cliques, localization, objectness, evidence, given)
+        return Output(
+            features, scores, log_prob, cliques, clique_log_prob, chosen_log_prob, localization, objectness, evidence
+        )
 
     def evidence(self, pooled: Regions, score: Tensor | None, share: Tensor | None) -> Tensor:
         """(N,) what is known of a box without learning."""
