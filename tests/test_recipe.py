@@ -1,6 +1,8 @@
 """Recipes: read with plain words for what is wrong, run in pieces, measured as `melm evaluate` measures."""
 
 import json
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from melm.data import Source
 from melm.errors import MelmError, UsageError
 from melm.learn.model_file import load_model
 from melm.learn.teaching import teacher_digest
-from melm.recipe import Parts, commit, read_recipe, run_recipe
+from melm.recipe import Parts, commit, read_recipe, run_recipe, running
+from melm.recipe.running import _check_weights
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 SET = {name: list(v) if isinstance(v, tuple) else v for name, v in SMALL.items() if name != "proposals"}
@@ -78,6 +81,11 @@ def test_every_recipe_of_ours_reads(path):
         ),
         ("[runs.a]\nmethod = 'WSDDN'\n[runs.b]\nretrain = 'a'\nset = { teacher = 'mean' }", "runs.b: unknown teacher"),
         ("[runs.a]\n[runs.b]\nretrain = 'a'\nset = { backbone = 'lite2' }", "runs.b: .* needs a run of its own"),
+        (
+            "[runs.a]\n[runs.b]\nretrain = 'a'\nset = { backbone = 'resnet18', weights = 'x' }\n"
+            "[runs.c]\nretrain = 'b'\nset = { backbone = 'resnet18', weights = 'x' }",
+            "runs.c: b: its students go on",
+        ),
         ("[runs.a]\nretrain = 'b'\n[runs.b]\nretrain = 'a'", "wait for each other"),
         ("[lern]", "Did you mean 'learn'"),
         ("[learn]\nsplits = 3", "Did you mean 'split'"),
@@ -163,6 +171,44 @@ def test_what_cannot_be_done_is_said_before_anything_is_learned(small_scenes, tm
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_runs_are_taken_up_only_with_the_same_basis(small_scenes, shared_cache, tmp_path):
+    """A basis for each backbone; of a run that is learned already, its own serves as well as that which it was given."""
+    text = SMALL_RECIPE.replace('split = "train"\n', "").split("[runs.disc")[0].replace("[0, 3]", "[0]")
+    recipe = read_recipe(written(tmp_path, text))
+    data, rest = Source(small_scenes / "train.json"), {"device": "cpu", "workers": 1}
+    (fewer := tmp_path / "fewer").mkdir()
+    run_recipe(recipe, replace(data, limit=12), fewer, **rest)
+    of_fewer, out, said = [fewer / "MELM-0"], tmp_path / "out", []
+    run_recipe(recipe, data, out, bases=of_fewer, **rest)
+    run_recipe(recipe, data, out, bases=of_fewer, say=said.append, **rest)
+    assert f"{out / 'MELM-0'} is learned already" in said
+    with pytest.raises(UsageError, match='holds another run:\n  basis: "[0-9a-f]+" in the run, null now'):
+        run_recipe(recipe, data, out, **rest)
+    said.clear()
+    run_recipe(recipe, replace(data, limit=12), fewer, bases=of_fewer, say=said.append, **rest)
+    assert f"{fewer / 'MELM-0'} is learned already" in said  # fitted to its images, which is the same
+    with pytest.raises(UsageError, match="are both of lite0"):
+        run_recipe(recipe, data, out, bases=[*of_fewer, out / "MELM-0"], **rest)
+    other = read_recipe(written(tmp_path, text.replace('method = "MELM"', "set = { backbone = 'lite2' }")))
+    with pytest.raises(UsageError, match="none is of lite2"):
+        run_recipe(other, data, tmp_path / "other", bases=of_fewer, **rest)
+
+
+def test_what_a_recipe_takes_of_the_data_is_not_said_twice(small_scenes, tmp_path):
+    recipe = read_recipe(written(tmp_path, SMALL_RECIPE))
+    with pytest.raises(UsageError, match="--split val: the recipe has its own, train"):
+        run_recipe(recipe, Source(small_scenes / "train.json", split="val"), tmp_path / "out")
+
+
+def test_a_whole_network_that_goes_on_needs_no_weights(small_scenes, tmp_path):
+    text = "[runs.a]\n[runs.b]\nretrain = 'a'\nset = { backbone = 'resnet18', weights = 'none' }\n[runs.c]\nretrain = 'b'\n"
+    text += "set = { backbone = 'resnet18' }\n"
+    out = tmp_path / "out"
+    _check_weights(read_recipe(written(tmp_path, text)), out)
+    with pytest.raises(MelmError, match="no package carries weights for resnet18"):
+        _check_weights(read_recipe(written(tmp_path, text.replace("retrain = 'b'", "retrain = 'a'"))), out)
+
+
 def test_the_text_is_that_which_was_read(small_scenes, shared_cache, tmp_path):
     text = SMALL_RECIPE.replace('split = "train"\n', "").split("[runs.disc")[0].replace("[0, 3]", "[0]")
     recipe = read_recipe(path := written(tmp_path, text))
@@ -224,3 +270,13 @@ def test_parts_add_up(tmp_path):
 
 def test_the_commit_is_that_of_the_source():
     assert commit() is None or len(commit()) >= 7
+
+
+def test_a_commit_of_something_else_is_not_named(tmp_path, monkeypatch):
+    """Installed into a folder of another checkout."""
+    for command in ("init", "commit --allow-empty --message first"):
+        name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *name, *command.split()], check=True, capture_output=True)
+    (tmp_path / "installed").mkdir()
+    monkeypatch.setattr(running, "__file__", str(tmp_path / "installed" / "running.py"))
+    assert commit() is None

@@ -19,7 +19,7 @@ from melm.detect.labels import Labels
 from melm.errors import MelmError, UsageError
 from melm.export.labels import Export, ExportSettings, write_exports
 from melm.learn.data import with_boxes_of
-from melm.learn.presets import LearnConfig, enough_epochs
+from melm.learn.presets import LearnConfig
 from melm.learn.processes import joined
 from melm.learn.retrain import retrain
 from melm.learn.run_folder import RunFolder
@@ -120,12 +120,11 @@ def tags_to_boxes(
         processes.wait()  # for the detector, which the first writes
         if again:
             say(f"\n3 of {steps}: learning on from what it found, in {out}")
-            again = again.with_(epochs=enough_epochs(again.epochs, again.accumulate, sum(bool(i.tags) for i in images)))
             retrain(
                 first,
                 source,
                 out,
-                again,
+                again.for_images(images),
                 proposals_file=proposals_file,
                 device=device,
                 workers=workers,

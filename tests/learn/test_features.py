@@ -13,7 +13,7 @@ from melm.errors import MelmError, UsageError
 from melm.learn.data import starting_backbone
 from melm.learn.features import fit_basis, make_maps, make_regions
 from melm.learn.map_store import MapStore
-from melm.learn.model_file import load_model
+from melm.learn.model_file import basis_of, load_model
 from melm.learn.network import build_network
 from melm.learn.presets import learn_config
 from melm.learn.region_store import VERSION, RegionStore
@@ -300,6 +300,8 @@ def test_a_runs_basis_serves_again_when_images_are_added(small_scenes, shared_ca
 def test_a_basis_of_another_backbone_is_refused(small_scenes, learned, shared_cache, tmp_path):
     with pytest.raises(MelmError, match="another backbone"):
         small_train(small_scenes / "few.csv", tmp_path / "run", basis=learned.run, **CHANGES)
+    with pytest.raises(UsageError, match="of another backbone, lite0; one of lite2 was expected"):  # of the same shape
+        basis_of(learned.run, "lite2")
     with pytest.raises(MelmError, match="there is no such run"):
         small_train(small_scenes / "few.csv", tmp_path / "other", basis=tmp_path / "nowhere", **CHANGES)
 

@@ -5,6 +5,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,13 +38,13 @@ from melm.learn.lessons import (
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, line_of, objects_of_tag, of_line
 from melm.learn.pseudo_objects import kept as kept_objects
-from melm.learn.retrain import retrain
+from melm.learn.retrain import _all_learn, retrain
 from melm.learn.run_folder import RunFolder
 from melm.learn.students import RetrainConfig, Students, fold_of, frozen_trunk
 from melm.learn.teaching import Teacher, Teaching
 from melm.model.backbones import build_backbone
 from melm.model.backbones.efficientnet_lite import _LookAround
-from melm.model.regression import mirrored_shift, moved
+from melm.model.regression import mirrored_shift, moved, shift_to
 from melm.model.student import FastRCNN, Said, by_scale, named_as
 from melm.model.trunks import covers, means, mirrored, mirrored_boxes
 from melm.proposals import ProposalSettings, ReadyMade, compute_proposals, make_proposals
@@ -191,7 +192,7 @@ def lessons_of(taught, small_scenes, config=CONFIG):
 def test_a_lesson(taught, small_scenes, shared_cache, weigh):
     config = CONFIG.with_(weigh=weigh)
     lessons, detector = lessons_of(taught, small_scenes, config)
-    kinds = set()
+    kinds, farther = set(), 0
     for epoch in range(3):
         for index in lessons.order(epoch):
             lesson = lessons.load(index, epoch)
@@ -216,7 +217,13 @@ def test_a_lesson(taught, small_scenes, shared_cache, weigh):
             sure = torch.from_numpy(given.sure[overlap.argmax(axis=1)] / lessons.mean_sure if weigh else np.ones(count))
             for of_kind in (objects, ~objects):
                 torch.testing.assert_close(lesson.weight[of_kind], (sure[of_kind] / max(int(of_kind.sum()), 1)).float())
-    assert kinds == {True, False}
+            # where to move is learned from farther away
+            near = torch.from_numpy(overlap.max(axis=1) >= CONFIG.move_iou)
+            torch.testing.assert_close(lesson.moving, (near * sure / max(int(near.sum()), 1)).float())
+            aim = shift_to(*map(torch.from_numpy, (found.boxes[own], given.boxes[overlap.argmax(axis=1)])))
+            torch.testing.assert_close(lesson.shift, aim * near[:, None])
+            farther += int((near & ~objects).sum())
+    assert kinds == {True, False} and farther
 
 
 @pytest.mark.parametrize(("folds", "judges"), [(2, 1), (3, 2), (4, 2)])
@@ -249,7 +256,7 @@ def test_every_student_judges_as_many_folds(folds, judges):
 def test_students_are_not_taught_that_an_unknown_class_is_not_there():
     """Three classes and background, even odds: a box is one of four; one of three where a class is unknown."""
     said = Said(torch.zeros(1, 4).log_softmax(dim=1).requires_grad_(), torch.zeros(1, 4))
-    rest = [None], [], torch.tensor([3]), torch.zeros(1, 4), torch.ones(1)
+    rest = [None], [], torch.tensor([3]), torch.zeros(1, 4), torch.ones(1), torch.zeros(1)
     for known, odds in ((torch.ones(3), 4.0), (torch.tensor([1.0, 0.0, 1.0]), 3.0)):
         cells = Cells(torch.zeros(2, 5), torch.tensor([3, 0]), torch.tensor([0.5, 0.25]))
         named = torch.zeros(2, 4).log_softmax(dim=1)
@@ -269,7 +276,7 @@ def proposal_key_of_a_file(key):
 
 def test_an_image_is_judged_by_the_student_that_never_saw_it(taught):
     students = load(taught, device="cpu").students
-    assert len(students.keys) == 13
+    assert len(students.keys) == 11  # two of the images have no tag
     for key in students.keys:
         (judge,) = students.of(key)
         assert judge is students.students[fold_of(key, 2)]
@@ -298,8 +305,10 @@ def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cach
     pixels = read_image(small_scenes / "test" / "00001.jpg")
     found = compute_proposals(pixels, detector.proposal_settings)
     (output,) = detector.outputs(pixels, found)
-    _, _, cells = detector.students.verdicts(detector.students.inputs(detector.network, pixels), found)
+    _, shift, cells = detector.students.verdicts(detector.students.inputs(detector.network, pixels), found)
     assert cells.shape == (len(found), len(detector.classes)) and cells.std() > 0
+    torch.testing.assert_close(output.shift, 1.75 * shift)  # boxes move farther than students say
+    assert (output.fused <= 0).all()  # a score is at most 1
     student, logits = output.student.double().numpy()[:, :-1], output.scores.class_logits.double().numpy()
     branches = [output.log_prob, *(p[:, :-1] for p in output.localized())]
     teacher = np.mean([p.double().numpy() for p in branches], axis=0)
@@ -307,6 +316,16 @@ def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cach
     known = output.evidence.double().numpy()[:, None]
     together = student + 0.2 * teacher + 0.25 * stream + 0.25 * (known - known.max()) + 0.5 * cells.double().numpy()
     np.testing.assert_allclose(output.fused.numpy(), together, rtol=1e-4, atol=1e-4)
+
+
+def test_of_one_class_the_class_stream_has_a_voice(taught):
+    """A softmax over one class would be 1 for every box."""
+    students, logits = load(taught, device="cpu").students, torch.tensor([[-1.0], [0.0], [2.0]])
+    output = SimpleNamespace(
+        prob=lambda branch: torch.ones(3, 1), evidence=torch.zeros(3), scores=SimpleNamespace(class_logits=logits)
+    )
+    fused = students.fused(torch.zeros(3, 2), output, None)
+    torch.testing.assert_close(fused, 0.25 * logits.sigmoid().log())
 
 
 def test_stored_maps_give_what_the_image_gives(taught, small_scenes, shared_cache):
@@ -363,7 +382,7 @@ def test_students_find_the_maps_that_were_stored_while_their_teacher_learned(sma
     small_train(source, first, students=CONFIG)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "maps").rglob("*.npz")}
     assert len(before) == len(read_tags(source))
-    retrain(first, source, tmp_path / "second", CONFIG.with_(epochs=1), device="cpu")
+    retrain(first, source, tmp_path / "second", CONFIG.with_(epochs=1, folds=1), device="cpu")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "maps").rglob("*.npz")} == before
 
 
@@ -751,6 +770,17 @@ def test_a_run_of_before_a_setting_had_a_name_is_gone_on_with(learned, small_sce
             small_retrain(learned.run, small_scenes, run, config.with_(**changes))
 
 
+def test_a_first_run_of_before_a_setting_had_a_name_is_gone_on_with(small_scenes, shared_cache, tmp_path):
+    run = small_train(small_scenes / "train-tags.csv", tmp_path / "run", epochs=1)
+    for file in (run / "run.json", run / "model.json"):
+        card = json.loads(file.read_text())
+        del card["config"]["settings"]["size_weight"]
+        file.write_text(json.dumps(card))
+    said = []
+    small_train(small_scenes / "train-tags.csv", run, epochs=1, say=said.append)
+    assert f"{run} is learned already" in said
+
+
 def test_several_judges_of_an_image(learned, small_scenes, shared_cache, tmp_path):
     config = CONFIG.with_(folds=4, judges=2, epochs=1)
     run = small_retrain(learned.run, small_scenes, tmp_path / "four", config)
@@ -763,6 +793,39 @@ def test_several_judges_of_an_image(learned, small_scenes, shared_cache, tmp_pat
     for folds, judges in ((2, 2), (4, 4), (4, 0)):
         with pytest.raises(UsageError, match="judges"):
             CONFIG.with_(folds=folds, judges=judges)
+
+
+def test_every_student_learns_from_something():
+    """Fold 0 alone leaves nothing for the first of two students; folds 0 and 1 leave nothing for one of four with two judges."""
+    config, source = CONFIG.with_(folds=2), Source(Path("photos"))
+    keys = [f"{fold:08x}" for fold in range(4)]
+    _all_learn(config, keys[:2], source)
+    with pytest.raises(MelmError, match="photos: 1 images with objects are too few for 2 students.*--folds 1"):
+        _all_learn(config, keys[:1], source)
+    _all_learn(config.with_(folds=1), keys[:1], source)
+    with pytest.raises(MelmError, match="too few for 4 students"):
+        _all_learn(config.with_(folds=4, judges=2), keys[:2], source)
+    _all_learn(config.with_(folds=4, judges=2), keys[::2], source)
+
+
+def test_an_image_without_a_tag_is_not_learned_from(learned, small_scenes, shared_cache, tmp_path):
+    lines = (small_scenes / "train-tags.csv").read_text().splitlines()
+    other = small_scenes / "one-untagged.csv"
+    other.write_text("\n".join([lines[0], lines[1].partition(",")[0] + ",", *lines[2:]]) + "\n")
+    run = retrain(learned.run, other, tmp_path / "run", CONFIG.with_(epochs=1), device="cpu", workers=1)
+    students = load(run, device="cpu").students
+    untagged = content_key(read_bytes(small_scenes / lines[1].partition(",")[0]))
+    assert len(students.keys) == 10 and len(students.of(untagged)) == 2
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"), [(7, (63, 1)), (15, (30, 1)), (16, (28, 2)), (219, (3, 2)), (9999, (2, 2))]
+)
+def test_few_images_are_seen_more_often_by_one_student(images, expected):
+    """At least 220 steps of two images; and eight images for each of two students."""
+    config = CONFIG.for_images([SimpleNamespace(tags=("a",))] * images + [SimpleNamespace(tags=())] * 5)
+    assert (config.epochs, config.folds) == expected
+    assert WHOLE.for_images([]) == WHOLE  # Fast R-CNN's own way
 
 
 def test_one_student_for_all(learned, small_scenes, shared_cache, tmp_path):
@@ -827,7 +890,7 @@ def test_the_command(learned, small_scenes, shared_cache, tmp_path, command):
         "retrain", learned.run, small_scenes / "train-tags.csv", "--out", tmp_path / "run", "--epochs", "1", *settings
     )
     assert result.returncode == 0, result.stderr
-    assert "objects found in 13 images" in result.stdout
+    assert "objects found in 13 images" in result.stdout and "few images" not in result.stdout
     shutil.rmtree(tmp_path / "run")
     result = command(
         "retrain", learned.run, small_scenes / "train-tags.csv", "--out", tmp_path / "run", "--set", "fold=3"
@@ -1031,10 +1094,11 @@ def test_boxes_on_an_object_are_taught_to_move_there(taught, small_scenes, share
         known = {tuple(box.tolist()): int(row) for box, row in zip(torch.cat(there), rows, strict=True)}
         own = torch.from_numpy(found.boxes[[known[tuple(box.tolist())] for box in torch.cat(lesson.boxes)]])
         objects, taught_boxes = lesson.target < len(detector.classes), lessons.objects[index].boxes
-        arrived = moved(own, lesson.shift, found.width, found.height)[objects]
+        assert (lesson.moving[objects] > 0).all()
+        arrived = moved(own, lesson.shift, found.width, found.height)[lesson.moving > 0]
         for box in arrived:
             assert np.abs(taught_boxes - box.numpy()).max(axis=1).min() < 0.1
-        assert not lesson.shift[~objects].any()
+        assert not lesson.shift[lesson.moving == 0].any()
 
 
 def test_the_loss_of_a_whole_network_is_the_mean_over_boxes(whole, small_scenes, shared_cache):

@@ -389,7 +389,10 @@ def test_the_command_says_what_only_its_user_knows():
 )
 def test_the_command_retrains_with_the_same_settings(changes):
     config = RetrainConfig().with_(**changes)
-    words = retrain_command(config, "first", ["data"], "out").words
+    about = {"retrained": config.as_dict(), "config": small_config().as_dict()}
+    command = retrain_command(about, "first", ["data"], "out")
+    assert command.unknown == ()
+    words = command.words
     options = retrain.make_context("retrain", list(words[2:])).params
     given = {name: options[name] for name in ("epochs", "folds", "seed") if options[name] is not None}
     for text in options["changes"]:
@@ -397,6 +400,19 @@ def test_the_command_retrains_with_the_same_settings(changes):
         value = json.loads(value)
         given[name] = tuple(value) if isinstance(value, list) else value
     assert RetrainConfig().with_(**given) == config
+
+
+def test_the_command_that_retrains_says_what_only_its_user_knows():
+    boxes = ProposalSettings("file", max_boxes=50, file_digest="d1", file_boxes="xyxy1")
+    about = {"retrained": RetrainConfig().as_dict(), "config": small_config(proposals=boxes).as_dict()}
+    about |= {"teaches_along": ["d2", "d3"], "left_out": ["x"], "processes": 2}
+    command = retrain_command(about, "first", ["data"], "out")
+    assert command.words[:6] == ("torchrun", "--nproc-per-node", "2", "-m", "melm", "retrain")
+    options = retrain.make_context("retrain", list(command.words[6:])).params
+    assert [path.name for path in options["others"]] == ["OTHER-1", "OTHER-2"] and options["skip_bad"]
+    assert (options["file"].name, options["file_boxes"]) == ("FILE", "xyxy1")
+    along = tuple(f"OTHER-{n}: a run that taught along" for n in (1, 2))
+    assert command.unknown == (*along, "FILE: its boxes (digest d1)")
 
 
 def test_the_options_that_read_the_data():

@@ -37,8 +37,10 @@ def learning_options(command: Command) -> Command:
             click.option(
                 "--basis",
                 type=click.Path(path_type=Path),
+                multiple=True,
                 metavar="RUN",
-                help="Read images as this earlier run does, so that what is stored for it serves again.",
+                help="Read images as this earlier run does, so that what is stored for it serves again; with --recipe one for "
+                "each backbone.",
             ),
             click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
             click.option(
@@ -65,6 +67,7 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
         given = options.pop(name)
         if given is not None:
             changes[name] = given
+    options["basis"] = _the_basis(options["basis"])
     ready_made = file_of(options)
     file = ready_made is not None
     method, most = options.pop("proposal_method"), options.pop("max_boxes")
@@ -100,6 +103,12 @@ def config_for(options: dict[str, Any], given: dict[str, Any], source: Any) -> A
             print(f"{images:,} images are few: {more.epochs} epochs instead of {config.epochs} (--epochs)")
         config = more
     return config, ready_made
+
+
+def _the_basis(runs: tuple[Path, ...]) -> Path | None:
+    if len(runs) > 1:
+        raise UsageError("--basis: a run has one. Only with --recipe one can be named for each backbone")
+    return runs[0] if runs else None
 
 
 def _changes(texts: tuple[str, ...]) -> dict[str, Any]:
@@ -250,7 +259,7 @@ def train(
 )
 @click.option("--weights", help="Weights that --backbone starts from: a file or an https address.")
 @click.option("--weights-sha256", help="Checksum of the weights; needed for an address.")
-@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3; 8 of a whole network]")
+@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3, more for few images; 8 of a whole network]")
 @click.option(
     "--folds",
     type=int,
@@ -278,17 +287,24 @@ def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **opti
       melm retrain runs/birds photos/ --with runs/birds-lite2 --out runs/birds-2
       melm retrain runs/birds photos/ --backbone resnet50 --weights resnet50.pth --out runs/birds-resnet
     """
+    from melm.data import read_tags
     from melm.learn.retrain import retrain as learn_students
     from melm.learn.students import RetrainConfig
 
     given = {name: options.pop(name) for name in ("backbone", "weights", "weights_sha256", "epochs", "folds", "seed")}
     settings = {name: value for name, value in given.items() if value is not None} | _changes(changes)
     source = source_of(options)
+    config = RetrainConfig().with_(**settings)
+    if not {"epochs", "drop_after", "folds", "judges"} & set(settings):
+        more = config.for_images(read_tags(source))
+        if more != config and int(os.environ.get("RANK", 0)) == 0:
+            print(f"few images: {more.epochs} epochs (--epochs), students: {more.folds} (--folds)")
+        config = more
     learn_students(
         run,
         source,
         out,
-        RetrainConfig().with_(**settings),
+        config,
         proposals_file=file_of(options),
         workers=workers,
         say=print,

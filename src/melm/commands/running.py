@@ -111,6 +111,7 @@ def _recipe(context: click.Context, recipe: Path, out: Path | None, options: dic
         source_of(options),
         out or Path("runs") / recipe.stem,
         say=lambda text: print(text, flush=True),
-        **taken(options, "basis", "device", "workers"),
+        bases=options.pop("basis"),
+        **taken(options, "device", "workers"),
     )
     return 0

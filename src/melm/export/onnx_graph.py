@@ -122,7 +122,7 @@ class Scorer(nn.Module):
         whole = students.config.whole
         said, cells = (self.of_pixels if whole else self.of_maps)(students, image, boxes)
         log_prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0).clamp(min=1e-30).log()
-        shift = torch.stack([one.shift for one in said]).mean(dim=0) if students.moves else None
+        shift = students.moving(torch.stack([one.shift for one in said]).mean(dim=0))
         return replace(output, student=log_prob, fused=students.fused(log_prob, output, cells), shift=shift)
 
     def of_pixels(self, students: Students, image: Tensor, boxes: Tensor) -> tuple[list[Said], None]:

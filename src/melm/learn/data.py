@@ -145,7 +145,7 @@ def read_features(
         if given != expected:
             raise MelmError(
                 f"the basis is {given}; {expected} was expected. "
-                "Was that run learned with another backbone, or with other components?"
+                "Was that run learned with other components?"
             )
         for name, value in wanted.items():
             value.copy_(basis[name])

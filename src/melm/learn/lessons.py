@@ -49,9 +49,10 @@ class Lesson:
     seen: list[Tensor | None]
     boxes: list[Tensor]
     target: Tensor  # (n,) classes, K for background
-    shift: Tensor  # (n, 4) where boxes of a class have to move; 0 for background
+    shift: Tensor  # (n, 4) where boxes have to move that overlap an object; 0 for others
     # (n,) if all objects are as sure as the mean, adds up to 1 for objects and to 1 for background, of a whole network for both
     weight: Tensor
+    moving: Tensor  # (n,) the same of those that have to move; 0 for others
     known: Tensor  # (K,) 0 for classes of which nobody knows whether the image has them
     cells: Cells | None = None  # some cells of the largest map, where cells are named
 
@@ -62,7 +63,7 @@ class Lesson:
             self,
             seen=[None if one is None else one.to(device) for one in self.seen],
             boxes=[boxes.to(device) for boxes in self.boxes],
-            **{name: getattr(self, name).to(device) for name in ("target", "shift", "weight", "known")},
+            **{name: getattr(self, name).to(device) for name in ("target", "shift", "weight", "moving", "known")},
             cells=self.cells and self.cells.to(device),
         )
 
@@ -122,17 +123,19 @@ class Lessons:
         target = np.full(len(chosen), background)
         target[: len(positive)] = objects.classes[of[positive]]
         is_object = target < background
+        moves = best[chosen] >= config.move_iou
         share = np.where(is_object, 1 / max(is_object.sum(), 1), 1 / max((~is_object).sum(), 1))
+        moving = moves / max(moves.sum(), 1)
         if config.whole:  # as in Fast R-CNN, for whose rate of learning the loss has to be the mean over boxes
-            share = np.full(len(chosen), 1 / len(chosen))
-        if config.weigh:
-            share = share * objects.sure[of[chosen]] / self.mean_sure
+            share, moving = np.full(len(chosen), 1 / len(chosen)), moves / len(chosen)
+        sure = objects.sure[of[chosen]] / self.mean_sure if config.weigh else np.ones(len(chosen))
         if not len(positive) + len(near) + len(anywhere):
-            share = 0.0 * share
+            sure = 0.0 * sure
         aim = shift_to(*(torch.from_numpy(b) for b in (found.boxes[chosen], objects.boxes[of[chosen]])))
-        shift = torch.where(torch.from_numpy(is_object)[:, None], mirrored_shift(aim) if view.flip else aim, 0.0)
+        shift = torch.where(torch.from_numpy(moves)[:, None], mirrored_shift(aim) if view.flip else aim, 0.0)
         seen, boxes, order = view.show(chosen)
-        of_box = torch.from_numpy(target)[order], shift[order], torch.from_numpy(share).float()[order]
+        weights = (torch.from_numpy(weight * sure).float()[order] for weight in (share, moving))
+        of_box = torch.from_numpy(target)[order], shift[order], *weights
         map = seen[config.finest] if config.names_cells else None
         cells = None if map is None else self.cells(map, found, every, random)
         return Lesson(index, fold_of(key, config.folds), seen, boxes, *of_box, self.known[index], cells)
@@ -287,10 +290,9 @@ class StudentStep(nn.Module):
 
 
 def student_loss(said: Said, named: Tensor | None, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor]:
-    """Of what boxes are, of where those on an object move, and of what cells show, (m, K+1), if they are named."""
+    """Of what boxes are, of where those near an object move, and of what cells show, (m, K+1), if they are named."""
     classes = naming_loss(said.log_prob, lesson.known, lesson.target, lesson.weight)
-    is_object = lesson.target < said.log_prob.shape[1] - 1
-    boxes = (lesson.weight * is_object * box_loss(said.shift, lesson.shift)).sum()
+    boxes = (lesson.moving * box_loss(said.shift, lesson.shift)).sum()
     if named is None or lesson.cells is None:
         return classes, boxes, torch.zeros_like(boxes)
     return classes, boxes, naming_loss(named, lesson.known, lesson.cells.target, lesson.cells.weight)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from melm.errors import MelmError
+from melm.errors import MelmError, UsageError
 from melm.learn.checkpoint import load_pair, restore
 from melm.learn.network import Network, build_network, default_branch
 from melm.learn.presets import LearnConfig
@@ -78,9 +78,12 @@ def convention_of(kept: dict[str, Any]) -> InputConvention:
     return InputConvention(kept["order"], kept["highest"], tuple(kept["mean"]), tuple(kept["std"]))
 
 
-def basis_of(path: Path) -> dict[str, Tensor]:
-    """What the frozen trunk of an earlier run keeps, as `FrozenTrunk.fitted`."""
-    tensors, _ = _finished(path)
+def basis_of(path: Path, backbone: str) -> dict[str, Tensor]:
+    """What the frozen trunk of an earlier run keeps, as `FrozenTrunk.fitted`. Of another backbone it would be of no use, though it
+    may have the same shape."""
+    tensors, card = _finished(path)
+    if (own := card["config"]["backbone"]) != backbone:
+        raise UsageError(f"{path}: its basis is that of another backbone, {own}; one of {backbone} was expected")
     kept = ("trunk.of_map.", "trunk.of_names.")
     found = {name.removeprefix("trunk."): value for name, value in tensors.items() if name.startswith(kept)}
     if not found:

@@ -22,7 +22,7 @@ from melm.learn.model_file import Learned, convention_record, load_model
 from melm.learn.network import branches_of, default_branch
 from melm.learn.processes import Processes, joined
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
-from melm.learn.students import RetrainConfig, Students, check_kind, frozen_trunk, with_all_names
+from melm.learn.students import RetrainConfig, Students, check_kind, fold_of, frozen_trunk, with_all_names
 from melm.learn.teaching import Teaching, chosen_objects, teacher_digest, teaching_along
 from melm.model.backbones import load_weights
 from melm.model.student import FastRCNN
@@ -77,8 +77,6 @@ def retrain(
         about_weights = _start(students, teacher if goes_on else None, say)
         ready = prepare(images, teacher.config, processes, workers, proposals_file, skip_bad)
         check_tags(ready.images)
-        before = teacher.students.keys if goes_on and teacher.students else frozenset()
-        students.keys = before | frozenset(map(content_of, ready.keys))
         folder = RunFolder(Path(out))
         about = {
             **_about(teacher, config, ready, source, processes),
@@ -100,6 +98,10 @@ def retrain(
         lessons = Lessons(ready, objects, config, maps, getattr(students, "normal_size", 0.0))
         if not len(lessons):
             raise MelmError(f"{run}: found no object in {source.path}, so there is nothing to learn from")
+        seen = [ready.keys[image] for image in lessons.useful]
+        before = teacher.students.keys if goes_on and teacher.students else frozenset()
+        students.keys = before | frozenset(map(content_of, seen))
+        _all_learn(config, seen, source)
         learner = Learner(StudentStep(students), config, lessons, processes, folder)
         if learner.take_up():
             say(learner.where())
@@ -113,6 +115,16 @@ def retrain(
             _save(folder, teacher, students, learner, about)
             say(f"learned in {learner.position.seconds:.0f} s; the detector is {folder.path}")
     return Path(out)
+
+
+def _all_learn(config: RetrainConfig, keys: Sequence[str], source: Source) -> None:
+    """Refuses so few images that one of the students would learn from none, and speak nevertheless."""
+    folds = {fold_of(key, config.folds) for key in keys}
+    if any(all(student in config.judges_of(fold) for fold in folds) for student in range(config.folds)):
+        raise MelmError(
+            f"{source.path}: {len(keys)} images with objects are too few for {config.folds} students: one would learn from none "
+            "of them. One student learns from all of them with --folds 1"
+        )
 
 
 def _refuse_file(run: Path, teacher: Learned, given: ReadyMade) -> None:
@@ -130,8 +142,6 @@ def _start(students: Students, teacher: Learned | None, say: Callable[[str], Non
     """Gives students the weights they start from, and says which: those of a run that is retrained again, or of a file."""
     config = students.config
     if teacher is not None and teacher.students is not None:
-        if config.weights not in ("package", "none"):
-            raise UsageError(f"{teacher.path}: its students go on with what they learned, so --weights have no use")
         students.load_state_dict(teacher.students.state_dict())
         for mine, before in zip(students.students, teacher.students.students, strict=True):
             if isinstance(mine, FastRCNN) and isinstance(before, FastRCNN):

@@ -117,7 +117,7 @@ class RunFolder:
                 listed = "\n  ".join(differs)
                 raise UsageError(
                     f"{self.path} holds another run:\n  {listed}\n"
-                    "Name another folder with --out, or start this one anew with --overwrite"
+                    "Name another folder with --out, or start this one anew with --overwrite (one of a recipe: remove it)"
                 )
             for left in self.path.glob(".*.tmp"):  # of a killed run: a folder has one writer
                 left.unlink(missing_ok=True)

@@ -9,22 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from melm.config import check_fields
 from melm.data.images import content_of
+from melm.data.records import TaggedImages
 from melm.errors import UsageError, one_of
 from melm.learn.network import Network
-from melm.learn.presets import check_learning, check_scales
+from melm.learn.presets import LearnConfig, check_learning, check_scales, enough_epochs
 from melm.model.backbones import BACKBONES, build_backbone
 from melm.model.branches import Regions
 from melm.model.melm import Output
 from melm.model.regression import mirrored_shift
+from melm.model.scoring import class_stream
 from melm.model.student import FastRCNN, Student, at_scales, by_scale, named_as
 from melm.model.trunks import FrozenTrunk, Pixels, covers, mirrored, mirrored_boxes, resized
 from melm.proposals import Proposals
 
+ENOUGH_IMAGES = 8  # for each student, so that none is left without any: who learns from an image, its content decides
 Verdicts = tuple[Tensor, Tensor, Tensor | None]
 IN_TWO_PARTS = ("lite0", "lite2")  # networks above which students learn, or on whose first stages
 # Where a network learns as a whole: Fast R-CNN's own way. It speaks alone, as in the paper, and there is one of it.
@@ -38,6 +40,8 @@ WHOLE: dict[str, Any] = {
     "evidence_weight": 0.0,
     "optimizer": "sgd",
     "learning_rate": 1e-3,
+    "move_iou": 0.5,
+    "reach": 1.0,
     "tail_share": 1.0,
     "weight_decay": 5e-4,
     "epochs": 8,
@@ -67,6 +71,7 @@ class RetrainConfig:
     positives: int = 32  # boxes of a step and image that overlap an object
     negatives: int = 64  # and that do not: half of them near one, half anywhere
     object_iou: float = 0.5  # overlap with a pseudo-object that makes a box one of its class
+    move_iou: float = 0.3  # overlap with one from which a box learns where to move, as background too
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
     box_weight: float = 1.0  # of the loss of where boxes move, beside that of what they are; 0: they stay
@@ -80,6 +85,7 @@ class RetrainConfig:
     class_weight: float = 0.25  # of log p of its class stream, beside them
     evidence_weight: float = 0.25  # of the evidence, beside them
     cell_weight: float = 0.5  # of how well a box agrees with the names of cells, beside them
+    reach: float = 1.75  # boxes move so many times as far as students say: objects are uncertain, so they say too little
     # learning
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
@@ -120,7 +126,9 @@ class RetrainConfig:
             raise UsageError("ignore is above 0 and at most 1")
         if not (0 <= self.near_iou <= self.object_iou <= 1 and 0 <= self.dropout < 1 and self.part > 0):
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
-        for name in ("teacher_weight", "class_weight", "evidence_weight", "cell_weight", "box_weight"):
+        if not 0 < self.move_iou <= 1:
+            raise UsageError("move_iou is above 0 and at most 1")
+        for name in ("teacher_weight", "class_weight", "evidence_weight", "cell_weight", "box_weight", "reach"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; 0 or more was expected")
 
@@ -159,13 +167,23 @@ class RetrainConfig:
             changes["drop_after"] = max(1, changes["epochs"] * base.drop_after // base.epochs)
         return replace(base, **changes)
 
+    def for_images(self, images: TaggedImages) -> RetrainConfig:
+        """The same, where nobody said how many epochs and students, for a data set that may be small."""
+        if self.whole:
+            return self
+        tagged = sum(bool(image.tags) for image in images)
+        epochs = enough_epochs(self.epochs, self.accumulate, tagged)
+        result = self if epochs == self.epochs else self.with_(epochs=epochs)
+        return result if tagged >= ENOUGH_IMAGES * self.folds else replace(result, folds=1, judges=1)
+
     def as_dict(self) -> dict[str, Any]:
         return dict(json.loads(json.dumps(asdict(self))))
 
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
         """Of a run's card; what it does not name was not there when it learned."""
-        return RetrainConfig(**{"sharp": False, "cells": 0, "judges": 1, **kept, "scales": tuple(kept["scales"])})
+        before = {"sharp": False, "cells": 0, "judges": 1, "move_iou": 0.5, "reach": 1.0}
+        return RetrainConfig(**{**before, **kept, "scales": tuple(kept["scales"])})
 
     def branch(self, own: str) -> str:
         """The branch that teaches, of a run that detects with `own`."""
@@ -183,12 +201,15 @@ class RetrainConfig:
 
 
 def with_all_names(card: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's card with every setting of its students by name, those too that had no name yet when it was written."""
+    """A run's card with every setting by name, its own and of its students, those too that had none when it was written."""
     try:
-        retrained = RetrainConfig.from_dict(card["retrained"]).as_dict()
-        return {**card, "retrained": retrained, "teaches_along": card.get("teaches_along", [])}
+        named = {**card, "config": LearnConfig.from_dict(card["config"]).as_dict()}
+        if "retrained" in card:
+            named["retrained"] = RetrainConfig.from_dict(card["retrained"]).as_dict()
+            named["teaches_along"] = card.get("teaches_along", [])
+        return named
     except (KeyError, TypeError, UsageError):
-        return dict(card)  # not retrained; or not by a version before this one, so it differs as it is
+        return dict(card)  # not by a version before this one, so it differs as it is
 
 
 def fold_of(key: str, folds: int) -> int:
@@ -219,6 +240,10 @@ class Students(nn.Module):
     def moves(self) -> bool:
         """Whether they say how boxes move."""
         return self.config.box_weight > 0
+
+    def moving(self, shift: Tensor) -> Tensor | None:
+        """How far boxes move, of what students say, (N, 4); None where they stay."""
+        return self.config.reach * shift if self.moves else None
 
     def of(self, key: str | None) -> Sequence[nn.Module]:
         """Those that did not learn from an image; all where none did, or there is only one."""
@@ -291,7 +316,7 @@ class Students(nn.Module):
         """What a run says together with its students."""
         student, shift, cells = verdicts
         fused = self.fused(student, output, cells)
-        return replace(output, student=student, fused=fused, shift=shift if self.moves else None)
+        return replace(output, student=student, fused=fused, shift=self.moving(shift))
 
     def fused(self, student: Tensor, output: Output, cells: Tensor | None) -> Tensor:
         """What student and teacher say together, (N, K), as logarithms."""
@@ -300,7 +325,7 @@ class Students(nn.Module):
         fused = (
             student[:, :-1]
             + self.config.teacher_weight * teacher
-            + self.config.class_weight * F.log_softmax(output.scores.class_logits, dim=1)
+            + self.config.class_weight * class_stream(output.scores.class_logits)[0]
             + self.config.evidence_weight * known
         )
         return fused if cells is None else fused + self.config.cell_weight * cells
@@ -352,4 +377,6 @@ def check_kind(run: Path | str, before: RetrainConfig | None, config: RetrainCon
             raise UsageError(
                 f"{run}: its students have {name} = {getattr(before, name)}; keep that when it is retrained again"
             )
+    if config.weights not in ("package", "none"):
+        raise UsageError(f"{run}: its students go on with what they learned, so --weights have no use")
     return True

@@ -20,7 +20,7 @@ from melm.learn.presets import LearnConfig, for_images, learn_config
 from melm.learn.processes import Processes, joined
 from melm.learn.region_store import RegionStore
 from melm.learn.run_folder import RunFolder, data_digest, data_record, device_name, tensors_digest, versions
-from melm.learn.students import RetrainConfig
+from melm.learn.students import RetrainConfig, with_all_names
 from melm.model.trunks import FrozenTrunk
 from melm.proposals import ReadyMade
 
@@ -58,9 +58,9 @@ def train(
         config = with_boxes_of(config, proposals_file)
         ready = prepare(images, config, processes, workers, proposals_file, skip_bad)
         check_tags(ready.images)
-        given = basis_of(Path(basis)) if basis is not None else None
+        given = basis_of(Path(basis), config.backbone) if basis is not None else None
         about = about_run(config, ready, source, processes, given)
-        processes.first_does(lambda: run.open(about, overwrite))
+        processes.first_does(lambda: run.open(about, overwrite, with_all_names))
         for text in opening(ready, f"{config.method} on preset {config.preset}", config, processes):
             say(text)
         backbone, found = starting_backbone(config)
@@ -113,7 +113,7 @@ def features(
             say(found)
         network = build_network(config, max(2, len(images.classes)), backbone)
         assert isinstance(network.trunk, FrozenTrunk)
-        given = basis_of(Path(basis)) if basis is not None else None
+        given = basis_of(Path(basis), config.backbone) if basis is not None else None
         return read_features(ready, network.trunk, processes, given, students)
 
 

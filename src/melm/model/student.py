@@ -7,6 +7,7 @@ move, so that what they find is not bound to the proposals.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,10 +68,11 @@ class CellNames(nn.Module):
 
 
 def named_as(shares: Tensor, covering: Tensor) -> Tensor:
-    """How well boxes agree with the names of cells, (N, K), higher is better: much of a box has to be of the class, and more of
-    its frame than of its ring. shares (3, N, K) of box, frame and ring; a box that is `covering` (N,) the picture has no ring."""
+    """How well boxes agree with the names of cells, (N, K), 0 at best: much of a box has to be of the class, and more of its
+    frame than of its ring. shares (3, N, K) of box, frame and ring; a box that is `covering` (N,) the picture has no ring."""
     box, frame, ring = shares.unbind(0)
-    return (box + SLIGHT_SHARE).log() + torch.where(covering[:, None], 0.0, frame - ring)
+    most = math.log(1 + SLIGHT_SHARE) + 1
+    return (box + SLIGHT_SHARE).log() + torch.where(covering[:, None], 0.0, frame - ring) - most
 
 
 class Student(nn.Module):

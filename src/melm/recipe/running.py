@@ -16,7 +16,7 @@ from typing import Any
 
 from melm.data import Source, read_tags
 from melm.detect.detector import DetectSettings
-from melm.errors import MelmError
+from melm.errors import MelmError, UsageError
 from melm.files import write_whole
 from melm.learn.model_file import basis_of, load_card, load_model
 from melm.learn.presets import LearnConfig
@@ -72,12 +72,13 @@ def run_recipe(
     data: Source,
     out: Path,
     *,
-    basis: Path | None = None,
+    bases: Sequence[Path] = (),
     device: str = "auto",
     workers: int | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Learns and measures everything the recipe says, going on where it stopped; `out`/results.json, and the same as a value."""
+    """Learns and measures everything the recipe says, going on where it stopped; `out`/results.json, and the same as a value.
+    `bases` are earlier runs, one for each backbone: images are read as they do it."""
     say(recipe.about)
     if recipe.not_run:
         say(f"Not run by us: {recipe.not_run}")
@@ -87,16 +88,18 @@ def run_recipe(
     except OSError as error:
         raise MelmError(f"{out}: cannot be written ({error.strerror}). Name another --out") from None
     parts = Parts(out / "parts.jsonl")
-    sources = [_source(data, measure) for measure in recipe.measures]
+    sources = [_part(data, measure.split, measure.limit) for measure in recipe.measures]
     truths = [read_truth(source) for source in sources]  # what cannot be measured is said before anything is learned
     _check_weights(recipe, out)
-    learned_from = replace(data, split=recipe.split or data.split, limit=recipe.limit or data.limit)
+    basis = _by_backbone(recipe, bases)
+    learned_from = _part(data, recipe.split, recipe.limit)
     for run in in_turn(recipe.runs):
         for seed in recipe.seeds:
             folder = _folder(out, run.of, seed)
             if isinstance(run.config, LearnConfig):
                 config, students = replace(run.config, seed=seed), students_of(run, recipe.runs)
-                _learn(learned_from, folder, config, students, basis, device, workers, parts, say)
+                of = basis.get(config.backbone) if config.trunk == "frozen" else None
+                _learn(learned_from, folder, config, students, of, device, workers, parts, say)
             elif run.config is not None:
                 teachers = [_folder(out, name, seed) for name in (str(run.teacher), *run.along)]
                 _retrain(learned_from, teachers, folder, replace(run.config, seed=seed), device, workers, parts, say)
@@ -123,19 +126,42 @@ def run_recipe(
     return results
 
 
-def _source(data: Source, measure: Measure) -> Source:
-    return replace(data, split=measure.split or data.split, limit=measure.limit or data.limit)
+def _part(data: Source, split: str | None, limit: int | None) -> Source:
+    """What the recipe takes of the data; where it does not say, what the caller does."""
+    for name, own, given in (("split", split, data.split), ("limit", limit, data.limit)):
+        if own is not None and given is not None:
+            raise UsageError(f"--{name} {given}: the recipe has its own, {own}. Change its file, or leave --{name} out")
+    return replace(data, split=split or data.split, limit=limit or data.limit)
 
 
 def _check_weights(recipe: Recipe, out: Path) -> None:
     """Refuses weights that are not there, of runs that are not learned yet."""
+    configs = {run.name: run.config for run in recipe.runs}
     for run in recipe.runs:
         config = run.config
-        of_the_run = isinstance(config, RetrainConfig) and not config.whole
-        if config is None or of_the_run or config.weights == "none":
+        if config is None or config.weights == "none":
             continue
+        if isinstance(config, RetrainConfig):
+            teacher = configs[str(run.teacher)]
+            goes_on = isinstance(teacher, RetrainConfig) and config.backbone == teacher.backbone
+            if goes_on or not config.whole:  # with the weights of that run
+                continue
         if not all((_folder(out, run.name, seed) / "model.json").is_file() for seed in recipe.seeds):
             locate(config.weights, config.backbone, config.weights_sha256 or None)
+
+
+def _by_backbone(recipe: Recipe, bases: Sequence[Path]) -> dict[str, Path]:
+    """Of every backbone the run whose basis serves; all of them or none."""
+    found: dict[str, Path] = {}
+    for run in bases:
+        own = load_card(run)["config"]["backbone"]
+        if own in found:
+            raise UsageError(f"--basis: {found[own]} and {run} are both of {own}")
+        found[own] = run
+    for config in (run.config for run in recipe.runs) if bases else ():
+        if isinstance(config, LearnConfig) and config.trunk == "frozen" and config.backbone not in found:
+            raise UsageError(f"--basis: none is of {config.backbone}, which {recipe.path} learns with, too. Add one")
+    return found
 
 
 def _write(path: Path, text: str) -> None:
@@ -162,8 +188,8 @@ def _learn(
 ) -> None:
     """One run, its parts by themselves so that the time of each is known."""
     images = read_tags(source)
-    given = {} if basis is None else {"basis": basis_digest(basis_of(basis))}
-    if _is_learned(folder, {"config": config.as_dict(), "data": data_record(source, len(images)), **given}):
+    wanted = {"config": config.as_dict(), "data": data_record(source, len(images))}
+    if _is_learned(folder, wanted) and _reads_as(folder, basis, config.backbone):
         say(f"{folder} is learned already")
         return
     say(f"\n{folder}")
@@ -184,6 +210,14 @@ def _is_learned(folder: Path, wanted: Mapping[str, Any]) -> bool:
         return False
     card = with_all_names(load_card(folder))
     return all(card.get(name) == value for name, value in wanted.items())
+
+
+def _reads_as(folder: Path, basis: Path | None, backbone: str) -> bool:
+    """Whether a run has the basis of another one; or, of none, its own."""
+    if basis is None:
+        return load_card(folder)["basis"] is None
+    mine, given = (basis_digest(basis_of(run, backbone)) for run in (folder, basis))
+    return mine == given
 
 
 def _learning(recipe: Recipe, out: Path) -> dict[str, dict[str, float]]:
@@ -306,9 +340,12 @@ def machine() -> str:
 
 def commit() -> str | None:
     """The commit of the source this runs from, where it runs from a checkout."""
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10)
+
+    def git(*command: str) -> str:
+        here = ["git", "-C", str(Path(__file__).parent), *command]
+        return subprocess.run(here, capture_output=True, text=True, timeout=10).stdout.strip()
+
+    try:  # an installed package may lie in the checkout of something else
+        return git("describe", "--always", "--dirty", "--abbrev=12") if git("ls-files", Path(__file__).name) else None
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None

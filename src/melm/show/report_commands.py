@@ -89,11 +89,13 @@ def commands_of(
     result = []
     if about.get("retrained"):
         first, of_first = teacher or (Path(f"{run}-first"), about)
-        if not of_first.get("retrained") or teacher is None:
+        known = teacher is not None and not of_first.get("retrained")
+        if known or (teacher is None and not about.get("rounds")):
             of_data = _data_words(source_in(of_first)) if teacher else data
             result.append(train_command(config, of_first, [*of_data, *watching], str(first)))
-        again = retrain_command(RetrainConfig.from_dict(about["retrained"]), str(first), data, run)
-        result.append(again if teacher else replace(again, unknown=(f"{first}: its teacher, wherever that lies",)))
+        again = retrain_command(about, str(first), data, run)
+        lost = () if teacher else (f"{first}: its teacher, wherever that lies",)
+        result.append(replace(again, unknown=(*lost, *again.unknown)))
     else:
         result.append(train_command(config, about, [*data, *watching], str(run)))
     from_file = config.proposals.method == "file"
@@ -133,23 +135,35 @@ def train_command(config: LearnConfig, about: Mapping[str, Any], data: Sequence[
     if about.get("basis"):
         words += ["--basis", "EARLIER-RUN"]
         unknown.append("EARLIER-RUN: the run whose basis was used")
-    if about.get("left_out"):
-        words += ["--skip-bad"]
-    many = int(about.get("processes") or 1)
-    if many > 1:
-        words = ["torchrun", "--nproc-per-node", str(many), "-m", *words]
-    return Command("Learn", tuple(words), tuple(unknown))
+    return Command("Learn", _started(words, about), tuple(unknown))
 
 
-def retrain_command(config: RetrainConfig, first: str, data: Sequence[str], out: Path) -> Command:
+def retrain_command(about: Mapping[str, Any], first: str, data: Sequence[str], out: Path) -> Command:
+    """`melm retrain` with the settings that are not the usual ones."""
+    config, proposals = RetrainConfig.from_dict(about["retrained"]), LearnConfig.from_dict(about["config"]).proposals
     words = ["melm", "retrain", first, *data, "--out", str(out), "--seed", str(config.seed)]
+    unknown = []
+    for number in range(1, len(about.get("teaches_along", [])) + 1):
+        words += ["--with", f"OTHER-{number}"]
+        unknown.append(f"OTHER-{number}: a run that taught along")
+    boxes, unknown_boxes = _proposal_words(proposals, proposals)  # those of the run, but a file has to be given again
+    words += boxes
+    unknown += unknown_boxes
     plain = RetrainConfig(seed=config.seed)
     for name in ("backbone", "weights", "weights_sha256", "epochs", "folds"):
         if getattr(config, name) != getattr(plain, name):
             words += [f"--{name.replace('_', '-')}", str(getattr(config, name))]
             plain = plain.with_(**{name: getattr(config, name)})
     words += _set_words(config, plain, [field.name for field in fields(RetrainConfig)])
-    return Command("Learn on from what it found", tuple(words))
+    return Command("Learn on from what it found", _started(words, about), tuple(unknown))
+
+
+def _started(words: Sequence[str], about: Mapping[str, Any]) -> tuple[str, ...]:
+    """A command with how it was started: in so many processes, with what cannot be used left out."""
+    left_out = ["--skip-bad"] if about.get("left_out") else []
+    many = int(about.get("processes") or 1)
+    before = ["torchrun", "--nproc-per-node", str(many), "-m"] if many > 1 else []
+    return (*before, *words, *left_out)
 
 
 def _proposal_words(proposals: ProposalSettings, plain: ProposalSettings) -> tuple[list[str], list[str]]:
