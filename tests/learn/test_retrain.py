@@ -50,7 +50,17 @@ from melm.model.trunks import covers, means, mirrored, mirrored_boxes
 from melm.proposals import ProposalSettings, ReadyMade, compute_proposals, make_proposals
 from melm.proposals.run import proposal_key
 
-CONFIG = RetrainConfig(scales=(96, 128), hidden=16, positives=4, negatives=6, epochs=2, drop_after=1, accumulate=2)
+CONFIG = RetrainConfig(
+    scales=(96, 128),
+    hidden=16,
+    positives=4,
+    negatives=6,
+    epochs=2,
+    drop_after=1,
+    accumulate=2,
+    move_iou=0.3,
+    reach=1.75,
+)
 
 
 def small_retrain(run, scenes, out, config=CONFIG, threads=1, **options):
@@ -800,7 +810,7 @@ def test_every_student_learns_from_something():
     config, source = CONFIG.with_(folds=2), Source(Path("photos"))
     keys = [f"{fold:08x}" for fold in range(4)]
     _all_learn(config, keys[:2], source)
-    with pytest.raises(MelmError, match="photos: 1 images with objects are too few for 2 students.*--folds 1"):
+    with pytest.raises(MelmError, match=r"photos: 1 images with objects are too few for 2 students.*--folds 1"):
         _all_learn(config, keys[:1], source)
     _all_learn(config.with_(folds=1), keys[:1], source)
     with pytest.raises(MelmError, match="too few for 4 students"):

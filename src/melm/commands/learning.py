@@ -259,7 +259,9 @@ def train(
 )
 @click.option("--weights", help="Weights that --backbone starts from: a file or an https address.")
 @click.option("--weights-sha256", help="Checksum of the weights; needed for an address.")
-@click.option("--epochs", type=int, help="Times every image is seen.  [default: 3, more for few images; 8 of a whole network]")
+@click.option(
+    "--epochs", type=int, help="Times every image is seen.  [default: 3, more for few images; 8 of a whole network]"
+)
 @click.option(
     "--folds",
     type=int,

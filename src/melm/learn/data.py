@@ -144,8 +144,7 @@ def read_features(
         given, expected = ({name: tuple(value.shape) for name, value in one.items()} for one in (basis, wanted))
         if given != expected:
             raise MelmError(
-                f"the basis is {given}; {expected} was expected. "
-                "Was that run learned with other components?"
+                f"the basis is {given}; {expected} was expected. Was that run learned with other components?"
             )
         for name, value in wanted.items():
             value.copy_(basis[name])

@@ -134,8 +134,8 @@ class Lessons:
         aim = shift_to(*(torch.from_numpy(b) for b in (found.boxes[chosen], objects.boxes[of[chosen]])))
         shift = torch.where(torch.from_numpy(moves)[:, None], mirrored_shift(aim) if view.flip else aim, 0.0)
         seen, boxes, order = view.show(chosen)
-        weights = (torch.from_numpy(weight * sure).float()[order] for weight in (share, moving))
-        of_box = torch.from_numpy(target)[order], shift[order], *weights
+        of_class, of_place = (torch.from_numpy(weight * sure).float()[order] for weight in (share, moving))
+        of_box = torch.from_numpy(target)[order], shift[order], of_class, of_place
         map = seen[config.finest] if config.names_cells else None
         cells = None if map is None else self.cells(map, found, every, random)
         return Lesson(index, fold_of(key, config.folds), seen, boxes, *of_box, self.known[index], cells)

@@ -79,8 +79,8 @@ def convention_of(kept: dict[str, Any]) -> InputConvention:
 
 
 def basis_of(path: Path, backbone: str) -> dict[str, Tensor]:
-    """What the frozen trunk of an earlier run keeps, as `FrozenTrunk.fitted`. Of another backbone it would be of no use, though it
-    may have the same shape."""
+    """What the frozen trunk of an earlier run keeps, as `FrozenTrunk.fitted`. That of another backbone is of no use, even where it
+    has the same shape."""
     tensors, card = _finished(path)
     if (own := card["config"]["backbone"]) != backbone:
         raise UsageError(f"{path}: its basis is that of another backbone, {own}; one of {backbone} was expected")

@@ -21,7 +21,7 @@ from melm.model.backbones import BACKBONES, build_backbone
 from melm.model.branches import Regions
 from melm.model.melm import Output
 from melm.model.regression import mirrored_shift
-from melm.model.scoring import class_stream
+from melm.model.scoring import log_class
 from melm.model.student import FastRCNN, Student, at_scales, by_scale, named_as
 from melm.model.trunks import FrozenTrunk, Pixels, covers, mirrored, mirrored_boxes, resized
 from melm.proposals import Proposals
@@ -40,8 +40,6 @@ WHOLE: dict[str, Any] = {
     "evidence_weight": 0.0,
     "optimizer": "sgd",
     "learning_rate": 1e-3,
-    "move_iou": 0.5,
-    "reach": 1.0,
     "tail_share": 1.0,
     "weight_decay": 5e-4,
     "epochs": 8,
@@ -71,7 +69,7 @@ class RetrainConfig:
     positives: int = 32  # boxes of a step and image that overlap an object
     negatives: int = 64  # and that do not: half of them near one, half anywhere
     object_iou: float = 0.5  # overlap with a pseudo-object that makes a box one of its class
-    move_iou: float = 0.3  # overlap with one from which a box learns where to move, as background too
+    move_iou: float = 0.5  # overlap with one from which a box learns where to move, as background too
     near_iou: float = 0.1  # overlap from which a negative is a near one
     part: float = 0.5  # share of a box inside an object from which a negative is a near one, too, however small it is
     box_weight: float = 1.0  # of the loss of where boxes move, beside that of what they are; 0: they stay
@@ -85,7 +83,7 @@ class RetrainConfig:
     class_weight: float = 0.25  # of log p of its class stream, beside them
     evidence_weight: float = 0.25  # of the evidence, beside them
     cell_weight: float = 0.5  # of how well a box agrees with the names of cells, beside them
-    reach: float = 1.75  # boxes move so many times as far as students say: objects are uncertain, so they say too little
+    reach: float = 1.0  # boxes move so many times as far as students say
     # learning
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
@@ -325,7 +323,7 @@ class Students(nn.Module):
         fused = (
             student[:, :-1]
             + self.config.teacher_weight * teacher
-            + self.config.class_weight * class_stream(output.scores.class_logits)[0]
+            + self.config.class_weight * log_class(output.scores.class_logits)
             + self.config.evidence_weight * known
         )
         return fused if cells is None else fused + self.config.cell_weight * cells

@@ -40,27 +40,30 @@ class TwoStream:
     @staticmethod
     def log_prob(class_logits: Tensor, location_logits: Tensor | None) -> Tensor:
         """log p(y, h) (M, K)."""
-        return class_stream(class_logits)[0] + F.log_softmax(_required(location_logits), dim=0)
+        return _of_class(class_logits)[0] + F.log_softmax(_required(location_logits), dim=0)
 
     @staticmethod
     def log_not(class_logits: Tensor, location_logits: Tensor | None) -> Tensor:
         """log(1 - p(y, h)) (M, K): with p = a b, 1 - p = (1 - a) + a (1 - b)."""
-        of_class, not_class = class_stream(class_logits)
+        of_class, not_class = _of_class(class_logits)
         return torch.logaddexp(not_class, of_class + log_not_softmax(_required(location_logits), dim=0))
 
     @staticmethod
     def image(class_logits: Tensor, location_logits: Tensor | None) -> tuple[Tensor, Tensor]:
         """log P and log(1 - P) (K,) of the image: P(y) is the sum over proposals, whose second factor sums to 1."""
-        of_class, not_class = class_stream(class_logits)
+        of_class, not_class = _of_class(class_logits)
         location = F.log_softmax(_required(location_logits), dim=0)
         return torch.logsumexp(of_class + location, dim=0), torch.logsumexp(not_class + location, dim=0)
 
 
-def class_stream(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """log a and log(1 - a), (M, K), of the first stream: of one class alone a softmax would be 1 for every proposal."""
-    if logits.shape[1] == 1:
-        return F.logsigmoid(logits), F.logsigmoid(-logits)
-    return F.log_softmax(logits, dim=1), log_not_softmax(logits, dim=1)
+def log_class(logits: Tensor) -> Tensor:
+    """log a (M, K) of the first stream: of one class alone a softmax would be 1 for every proposal."""
+    return F.logsigmoid(logits) if logits.shape[1] == 1 else F.log_softmax(logits, dim=1)
+
+
+def _of_class(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """log a and log(1 - a) of the first stream."""
+    return log_class(logits), F.logsigmoid(-logits) if logits.shape[1] == 1 else log_not_softmax(logits, dim=1)
 
 
 def _required(location_logits: Tensor | None) -> Tensor:
