@@ -79,7 +79,7 @@ def convention_of(kept: dict[str, Any]) -> InputConvention:
 
 
 def basis_of(path: Path, backbone: str) -> dict[str, Tensor]:
-    """What the frozen trunk of an earlier run keeps, as `FrozenTrunk.fitted`. That of another backbone is of no use, even where it
+    """What the frozen trunk of an earlier run keeps, as `FrozenTrunk.fitted`. One of another backbone is of no use, even where it
     has the same shape."""
     tensors, card = _finished(path)
     if (own := card["config"]["backbone"]) != backbone:
