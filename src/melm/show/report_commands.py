@@ -123,9 +123,8 @@ def train_command(config: LearnConfig, about: Mapping[str, Any], data: Sequence[
     words += ["--seed", str(config.seed)]
     unknown = []
     plain = learn_config(config.preset, config.method, {"seed": config.seed})
-    if config.epochs != plain.epochs:  # the command line moves `drop_after` along
-        words += ["--epochs", str(config.epochs)]
-        plain = replace(plain, epochs=config.epochs, drop_after=max(1, config.epochs * 3 // 4))
+    words += ["--epochs", str(config.epochs)]  # named, or a small data set would get more; `drop_after` moves along
+    plain = replace(plain, epochs=config.epochs, drop_after=max(1, config.epochs * 3 // 4))
     boxes, unknown_boxes = _proposal_words(config.proposals, plain.proposals)
     words += boxes
     unknown += unknown_boxes
@@ -151,7 +150,7 @@ def retrain_command(about: Mapping[str, Any], first: str, data: Sequence[str], o
     unknown += unknown_boxes
     plain = RetrainConfig(seed=config.seed)
     for name in ("backbone", "weights", "weights_sha256", "epochs", "folds"):
-        if getattr(config, name) != getattr(plain, name):
+        if name == "epochs" or getattr(config, name) != getattr(plain, name):
             words += [f"--{name.replace('_', '-')}", str(getattr(config, name))]
             plain = plain.with_(**{name: getattr(config, name)})
     words += _set_words(config, plain, [field.name for field in fields(RetrainConfig)])
