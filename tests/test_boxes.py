@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from melm.boxes import area, clip, iou, nms, ranked, rotate_exif, voted
+from melm.boxes import area, clip, iou, nms, ranked, rotate_exif, supported, voted
 
 corners = st.integers(0, 40)
 
@@ -68,6 +68,26 @@ def test_ranking_and_nms_do_not_depend_on_the_order_of_the_input(boxes, seed):
         np.testing.assert_array_equal(
             boxes[order(boxes, scores)], boxes[shuffle][order(boxes[shuffle], scores[shuffle])]
         )
+
+
+def test_support_by_hand():
+    """Two boxes that overlap by 0.8 have 0.9 of the score of their class, the third 0.1; of the other class each has its own."""
+    boxes = np.array([[0.0, 0, 10, 10], [0, 0, 10, 8], [20, 20, 30, 30]])
+    scores = np.array([[0.5, 0.0], [0.4, 0.25], [0.1, 0.75]], np.float32)
+    expected = [[0.5 * 0.9**0.5, 0], [0.4 * 0.9**0.5, 0.25 * 0.25**0.5], [0.1 * 0.1**0.5, 0.75 * 0.75**0.5]]
+    np.testing.assert_allclose(supported(boxes, scores, 0.5), expected, rtol=1e-6)
+    np.testing.assert_array_equal(supported(boxes, scores, 0.0), scores)
+    assert supported(boxes[:0], scores[:0], 0.5).shape == (0, 2)
+    assert not supported(boxes, 0 * scores, 0.5).any()
+
+
+@given(boxes=some_boxes, seed=st.integers(0, 99), weight=st.floats(0, 2))
+def test_support_lowers_scores_and_never_to_nothing(boxes, seed, weight):
+    scores = np.random.default_rng(seed).random((len(boxes), 3)).astype(np.float32) + np.float32(0.01)
+    found = supported(boxes, scores, weight)
+    assert (found <= scores * 1.000001).all()
+    there = area(boxes) > 0
+    assert (found[there] > 0).all()
 
 
 def test_voting_by_hand():

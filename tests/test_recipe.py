@@ -105,6 +105,7 @@ def test_every_recipe_of_ours_reads(path):
         ("[runs.a]\nset = 3", "a table was expected"),
         ("[[measure]]\ndraws = 'x'", "measure.draws = 'x'; a whole number"),
         ("[[measure]]\nvote = 7", "vote is from 0 to 1"),
+        ("[[measure]]\nagree = -1", "agree is 0 or more"),
         ("[runs.a]\nmeasured = 0", "runs.a.measured = 0; true or false"),
         ("[runs.a]\nmeasured = false\n[[measure]]\nsplit = 'val'", "every run says measured = false"),
         ("[[measure]]\ndraws = true", "measure.draws = True; a whole number"),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Boxes = NDArray[np.floating]
+ALIKE_IOU = 0.7  # overlap from which two boxes say the same
 
 
 def area(boxes: Boxes) -> NDArray[np.floating]:
@@ -109,6 +110,17 @@ def voted(boxes: Boxes, scores: NDArray[np.floating], rows: NDArray[np.intp], ov
     """Box voting: each of the boxes in `rows` as the mean of all that overlap it by at least `overlap`, weighted by score."""
     result: NDArray[np.float64] = _vote(boxes.astype(np.float64), scores.astype(np.float64), rows, overlap)
     return result.astype(boxes.dtype)
+
+
+def supported(boxes: Boxes, scores: NDArray[np.float32], weight: float) -> NDArray[np.float32]:
+    """Scores (N, K) of boxes, each times the `weight` power of how much of its class's score lies on boxes like it: one that many
+    moved to is surer than one that is alone."""
+    if not weight:
+        return scores
+    exact = scores.astype(np.float64)
+    alike = (iou(boxes, boxes) >= ALIKE_IOU).astype(np.float64)
+    share = alike @ exact / np.maximum(exact.sum(axis=0), 1e-300)
+    return (exact * share**weight).astype(np.float32)
 
 
 def agreed(

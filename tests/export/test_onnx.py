@@ -205,7 +205,7 @@ def test_the_file_gives_the_scores_of_the_run(learned, runtime, written):
     )
     assert list(card["inputs"]) == ["image", "boxes", "prior", "score"]
     assert card["outputs"]["scores"]["shape"] == ["N", len(detector.classes)]
-    assert card["scales"] == [96, 144] and card["after"] == {"nms": 0.3, "vote": 0.6, "max_boxes": 300}
+    assert card["scales"] == [96, 144] and card["after"] == {"agree": 0.0, "nms": 0.3, "vote": 0.6, "max_boxes": 300}
     assert card["proposals"]["method"] == "edge-boxes" and card["versions"]["melm"] == melm.__version__
     assert card["parity"]["difference"] <= card["tolerance"] == 1e-4
     assert card["parity"]["proposals"][:3] == [300, 40, 1] and len(card["parity"]["proposals"]) == 4

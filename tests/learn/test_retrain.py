@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import melm
 import melm.data
 from learners import TUNED, small_train, weights_of
-from melm.boxes import agreed, iou
+from melm.boxes import agreed, iou, supported
 from melm.data import Source, read_tags
 from melm.data.images import content_key, read_bytes, read_image
 from melm.detect.detector import DetectSettings, load
@@ -328,6 +328,25 @@ def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cach
     np.testing.assert_allclose(output.fused.numpy(), together, rtol=1e-4, atol=1e-4)
 
 
+def test_boxes_that_agree(taught, learned, small_scenes, shared_cache):
+    """Where boxes move, and only there, it counts if asked for that others went to the same place."""
+    image = small_scenes / "test" / "00001.jpg"
+    alone, agree = (melm.load(taught, DetectSettings(agree=weight, max_boxes=0), "cpu") for weight in (None, 0.5))
+    assert (alone.agree, agree.agree) == (0.0, 0.5)
+    pixels = read_image(image)
+    found = compute_proposals(pixels, alone.proposal_settings)
+    scores, places = alone.judged(alone.outputs(pixels, found), found)
+    expected = alone.chosen(supported(places.boxes, scores, 0.5), places)
+    for one in (agree(image), melm.Ensemble([agree, agree])(image)):
+        np.testing.assert_allclose(one.scores, expected.scores, rtol=1e-4)
+        np.testing.assert_allclose(one.boxes, expected.boxes, rtol=1e-4, atol=1e-2)
+    assert not np.allclose(alone(image).scores[:5], expected.scores[:5])
+    assert melm.load(taught, DetectSettings(agree=0.5, branch="all"), "cpu").agree == 0  # boxes stay
+    assert melm.load(learned.run, DetectSettings(agree=0.5), "cpu").agree == 0
+    with pytest.raises(UsageError, match="--agree is -1"):
+        DetectSettings(agree=-1)
+
+
 def test_of_one_class_the_class_stream_has_a_voice(taught):
     """A softmax over one class would be 1 for every box."""
     students, logits = load(taught, device="cpu").students, torch.tensor([[-1.0], [0.0], [2.0]])
@@ -515,9 +534,11 @@ def taught_apart(learned, small_scenes, tmp_path_factory):
         return small_retrain(first, small_scenes, folder / "run", CONFIG.with_(scales=(96,), folds=3))
 
 
-def test_runs_teach_together(learned, taught, taught_apart, small_scenes, shared_cache, tmp_path):
+@pytest.mark.parametrize("agree", [0.0, 0.5])
+def test_runs_teach_together(learned, taught, taught_apart, small_scenes, shared_cache, tmp_path, agree):
     """What is taught is what the runs, asked by themselves, say together; each image's judges never learned from it."""
-    both = small_retrain(taught, small_scenes, tmp_path / "both", others=[taught_apart])
+    config = CONFIG.with_(agree=agree)
+    both = small_retrain(taught, small_scenes, tmp_path / "both", config, others=[taught_apart])
     source = Source(small_scenes / "train-tags.csv")
     images = read_tags(source)
     runs = [Looking(load(run, device="cpu")) for run in (taught, taught_apart)]
@@ -526,6 +547,7 @@ def test_runs_teach_together(learned, taught, taught_apart, small_scenes, shared
         key = proposal_key(read_bytes(image.path))
         judged = [looking.judged(key, image.path) for looking in runs]
         scores, places = agreed([one[0] for one in judged], [one[1].boxes for one in judged])
+        scores = supported(places, scores, agree)
         expected = [objects_of_tag(places, scores[:, k], k, CONFIG) for k in map(images.classes.index, image.tags)]
         np.testing.assert_array_equal(objects.boxes, Objects.joined(expected).boxes)
         np.testing.assert_array_equal(objects.sure, Objects.joined(expected).sure)

@@ -92,7 +92,7 @@ def detect(
     from melm.proposals import ProposalSettings, ReadyMade
     from melm.show.drawings import save_drawing
 
-    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote", "min_score", "max_boxes"))
+    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote", "agree", "min_score", "max_boxes"))
     device = options.pop("device")
     detector: Detector | Ensemble = load(run, settings, device)
     if others:

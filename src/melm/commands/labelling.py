@@ -105,7 +105,7 @@ def label(run: Path, out: Path | None, **options: Any) -> int:
 
     out = out or run / "labels"
     exports = exports_of(options)
-    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote"))
+    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote", "agree"))
     device = options.pop("device")
     detector = load(run, settings, device)
     ready_made = file_of(options)

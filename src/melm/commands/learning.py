@@ -67,7 +67,8 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
         given = options.pop(name)
         if given is not None:
             changes[name] = given
-    options["basis"] = _the_basis(options["basis"])
+    if "basis" in options:
+        options["basis"] = _the_basis(options["basis"])
     ready_made = file_of(options)
     file = ready_made is not None
     method, most = options.pop("proposal_method"), options.pop("max_boxes")

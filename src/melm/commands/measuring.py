@@ -119,7 +119,7 @@ def evaluate(
         for text in bad:
             print(f"left out: {text}", file=sys.stderr)
     truth = every.only(images.classes)
-    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote"), max_boxes=0)
+    settings = DetectSettings(**taken(options, "branch", "views", "nms", "vote", "agree"), max_boxes=0)
     ready_made = file_of(options)
     names = names_for([*runs, *files])
     if ensemble and ENSEMBLE in names.values():

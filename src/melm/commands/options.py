@@ -94,6 +94,12 @@ def looking_options(command: Command) -> Command:
                 help="A box becomes the mean of those that overlap it at least so much, by score; 0: it stays as it is.  "
                 "[default: 0.6 on a frozen trunk, else 0]",
             ),
+            click.option(
+                "--agree",
+                type=float,
+                help="How much it counts in a score that other boxes say the same, of a run that moves boxes: 0.5 suits "
+                "photographs.  [default: 0]",
+            ),
         ]
     ):
         command = option(command)

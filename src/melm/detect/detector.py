@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from melm.boxes import nms, ranked, voted
+from melm.boxes import nms, ranked, supported, voted
 from melm.data.images import read_image
 from melm.detect.detections import Detections, no_detections
 from melm.errors import UsageError, one_of
@@ -29,6 +29,7 @@ NMS = {"discovery": 0.4, "localization": 0.3}  # as in the paper's released code
 # Box voting (Gidaris and Komodakis, ICCV 2015). The paper does without; where a frozen trunk ranks the proposals their ends are
 # less sure, and it is worth 1 to 2 points (docs/results.md).
 VOTE = {"frozen": 0.6, "tuned": 0.0}
+AGREE = 0.0
 View = tuple[int | None, bool]  # scale of the larger side, mirrored
 
 
@@ -42,6 +43,7 @@ class DetectSettings:
     views: str = "single"
     nms: float | None = None
     vote: float | None = None  # a box becomes the mean of those that overlap it so much, by score; 0: it stays
+    agree: float | None = None  # power of how much of its class's score lies on boxes like it; where boxes move
     min_score: float = 0.0
     max_boxes: int = 300  # an image, over all classes; 0 for all
 
@@ -51,6 +53,8 @@ class DetectSettings:
             raise UsageError(f"--nms is {self.nms}; 0 to 1 was expected")
         if self.vote is not None and not 0 <= self.vote <= 1:
             raise UsageError(f"--vote is {self.vote}; 0 to 1 was expected")
+        if self.agree is not None and not 0 <= self.agree < float("inf"):
+            raise UsageError(f"--agree is {self.agree}; 0 or more was expected")
         if not 0 <= self.min_score <= 1:
             raise UsageError(f"--min-score is {self.min_score}; 0 to 1 was expected")
         if self.max_boxes < 0:
@@ -89,6 +93,13 @@ class Detector:
         return self.students is not None and self.students.moves and self.branch in ("student", "fused")
 
     @property
+    def agree(self) -> float:
+        """The power of how much of its class's score lies on boxes like it, in what a box that was moved scores."""
+        if not self.moves:
+            return 0.0
+        return AGREE if self.settings.agree is None else self.settings.agree
+
+    @property
     def proposal_settings(self) -> ProposalSettings:
         """How proposals are made for an image that has none yet: as they were for learning."""
         settings = self.config.proposals
@@ -111,6 +122,7 @@ class Detector:
     def chosen(self, scores: NDArray[np.float32], proposals: Proposals) -> Detections:
         """What is left of scores (N, K) after suppression and voting."""
         settings, size = self.settings, (proposals.width, proposals.height)
+        scores = supported(proposals.boxes, scores, self.agree)
         found = suppressed(proposals.boxes, scores, self.classes, *size, self.overlap, settings.min_score, self.vote)
         return found.best(settings.max_boxes) if settings.max_boxes else found
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from melm.boxes import agreed, iou, ranked
+from melm.boxes import agreed, iou, ranked, supported
 from melm.detect.detections import Detections, no_detections
 from melm.detect.detector import Detector, pixels_of, suppressed
 from melm.errors import UsageError
@@ -19,7 +19,7 @@ from melm.model.trunks import Pixels
 from melm.proposals import Proposals, compute_proposals
 
 Judged = tuple[NDArray[np.float32], Proposals]  # scores (N, K), and the proposals where they were moved to
-SHARED = ("views", "nms", "vote", "min_score", "max_boxes")  # settings that all have alike
+SHARED = ("views", "nms", "vote", "agree", "min_score", "max_boxes")  # settings that all have alike
 FUSED_IOU = 0.5  # overlap from which boxes of a class are one object, seen by several
 
 
@@ -69,6 +69,7 @@ class Ensemble:
             members = [self.members[n] for n in group]
             overlap, vote = max(m.overlap for m in members), max(m.vote for m in members)
             size = proposals.width, proposals.height
+            scores = supported(proposals.boxes, scores, max(m.agree for m in members))
             found.append(suppressed(proposals.boxes, scores, self.classes, *size, overlap, 0.0, vote))
         result = found[0]
         if len(groups) > 1:

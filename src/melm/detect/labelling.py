@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from melm.boxes import supported
 from melm.data.records import TaggedImage, TaggedImages
 from melm.detect.detections import Detections, no_detections
 from melm.detect.detector import Detector, presence
@@ -85,7 +86,7 @@ def label_one(looking: Looking, image: TaggedImage, key: str, settings: LabelSet
         outputs, found = looking.outputs(key, image.path)
         present = np.mean([presence(output) for output in outputs], axis=0)[numbers]
         scores, found = detector.judged(outputs, found)
-        scores = scores[:, numbers]
+        scores = supported(found.boxes, scores[:, numbers], detector.agree)
         rules = detector.overlap, detector.vote, settings.alike
         of_tags = [tag_boxes(found.boxes, scores[:, k], float(present[k]), *rules) for k in range(len(tags))]
     else:  # an image without a proposal: the object is somewhere in it, and nothing more is known

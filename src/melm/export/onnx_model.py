@@ -179,7 +179,12 @@ def card_of(detector: Detector, scorer: Scorer, reads: Sequence[str], opset: int
         "normalisation": asdict(detector.network.trunk.backbone.convention),
         "backbone": detector.config.backbone,
         "proposals": detector.config.proposals.as_dict(),
-        "after": {"nms": detector.overlap, "vote": detector.vote, "max_boxes": detector.settings.max_boxes},
+        "after": {
+            "agree": detector.agree,
+            "nms": detector.overlap,
+            "vote": detector.vote,
+            "max_boxes": detector.settings.max_boxes,
+        },
         "opset": opset,
         "versions": {"melm": melm.__version__, "torch": torch.__version__, "onnx": onnx.__version__},
     }

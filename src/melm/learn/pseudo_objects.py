@@ -17,7 +17,15 @@ from melm.learn.students import RetrainConfig
 
 OBJECTS = "objects.npz"
 VERSION = 1  # raise it when the same runs and rules would choose others: when runs score otherwise, too
-RULES = ("teacher", "vote", "alike", "ignore", "apart_iou", "object_iou")  # settings that decide which are chosen
+RULES = (
+    "teacher",
+    "vote",
+    "agree",
+    "alike",
+    "ignore",
+    "apart_iou",
+    "object_iou",
+)  # settings that decide which are chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class RetrainConfig:
     # the pseudo-objects
     teacher: str = "own"  # the branch of the run that teaches: the one that detects, or another by name
     vote: float = 0.6  # an object is the mean of the boxes that overlap the best so much, by score; 0: it is the best
+    agree: float = 0.0  # power of how much of its tag's score lies on boxes like it; of runs that move boxes
     alike: float = 1.0  # share of a tag's best score from which another box is an object of it, too; 1: the best alone
     ignore: float = 1.0  # share of it from which another box is at least not background; 1: none
     apart_iou: float = 0.3  # overlap from which two boxes of a tag are one object
@@ -126,7 +127,15 @@ class RetrainConfig:
             raise UsageError("near_iou <= object_iou <= 1, 0 <= dropout < 1 and part > 0 were expected")
         if not 0 < self.move_iou <= 1:
             raise UsageError("move_iou is above 0 and at most 1")
-        for name in ("teacher_weight", "class_weight", "evidence_weight", "cell_weight", "box_weight", "reach"):
+        for name in (
+            "teacher_weight",
+            "class_weight",
+            "evidence_weight",
+            "cell_weight",
+            "box_weight",
+            "reach",
+            "agree",
+        ):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; 0 or more was expected")
 
@@ -180,7 +189,7 @@ class RetrainConfig:
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
         """Of a run's card; what it does not name was not there when it learned."""
-        before = {"sharp": False, "cells": 0, "judges": 1, "move_iou": 0.5, "reach": 1.0}
+        before = {"sharp": False, "cells": 0, "judges": 1, "move_iou": 0.5, "reach": 1.0, "agree": 0.0}
         return RetrainConfig(**{**before, **kept, "scales": tuple(kept["scales"])})
 
     def branch(self, own: str) -> str:

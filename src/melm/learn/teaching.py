@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from melm.boxes import agreed
+from melm.boxes import agreed, supported
 from melm.data.images import read_image
 from melm.errors import MelmError, UsageError, one_of
 from melm.files import cache_folder
@@ -136,9 +136,10 @@ class Teaching:
     def judged(self, key: str, path: Path, found: Proposals) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Scores (N, K) of the proposals, and where they are moved to, (N, 4): by those that move boxes, if any does."""
         judged = [teacher.judged(key, path, found) for teacher in self.teachers]
-        scores = [of_one for of_one, _ in judged]
-        places = [there for _, there in judged if there is not None] or [found.boxes]
-        return agreed(scores, places) if len(judged) > 1 else (scores[0], places[0])
+        every, moved_to = [of_one for of_one, _ in judged], [there for _, there in judged if there is not None]
+        places = moved_to or [found.boxes]
+        scores, boxes = agreed(every, places) if len(judged) > 1 else (every[0], places[0])
+        return supported(boxes, scores, self.config.agree if moved_to else 0.0), boxes
 
     def store(self) -> Path:
         """Where the objects are kept for all that learn from them: a name that only these runs, rules and images have."""

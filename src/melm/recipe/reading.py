@@ -53,7 +53,7 @@ else:
 
 LEARN = ("split", "limit", "preset", "method", "proposals", "set")
 RUN = ("method", "set", "of", "retrain", "with", "branch", "measured", "ensemble")
-MEASURE = ("split", "limit", "draws", "vote")
+MEASURE = ("split", "limit", "draws", "vote", "agree")
 TOP = ("about", "not_run", "expect", "seeds", "learn", "runs", "measure")
 
 TEXT, NUMBER, TABLE = (str, "a text"), (int, "a whole number"), (dict, "a table")
@@ -62,6 +62,7 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     **dict.fromkeys(("limit", "draws"), NUMBER),
     **dict.fromkeys(("set", "proposals"), TABLE),
     "vote": ((int, float), "a number"),
+    "agree": ((int, float), "a number"),
     "measured": (bool, "true or false"),
 }
 
@@ -88,6 +89,7 @@ class Measure:
     limit: int | None
     draws: int  # of the bootstrap
     vote: float | None  # as of `melm evaluate --vote`
+    agree: float | None  # as of `melm evaluate --agree`
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def read_recipe(path: Path) -> Recipe:
         learn.get("split"),
         learn.get("limit"),
         made,
-        tuple(Measure(m.get("split"), m.get("limit"), m.get("draws", 1000), m.get("vote")) for m in measures),
+        tuple(Measure(*(m.get(k, 1000 if k == "draws" else None) for k in MEASURE)) for m in measures),
     )
 
 
@@ -252,6 +254,8 @@ def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
         kind, words = KINDS.get(name, (object, ""))
         if words and (not isinstance(kept[name], kind) or isinstance(kept[name], bool) != (kind is bool)):
             raise UsageError(f"{path}: {where}{name} = {kept[name]!r}; {words} was expected")
+    if kept.get("agree", 0) < 0:
+        raise UsageError(f"{path}: {where.rstrip('.')}: agree is 0 or more")
     if not 0 <= kept.get("vote", 0) <= 1 or kept.get("draws", 1) < 1 or kept.get("limit", 1) < 1:
         raise UsageError(f"{path}: {where.rstrip('.')}: vote is from 0 to 1, draws and limit are 1 or more")
 

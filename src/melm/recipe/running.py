@@ -273,7 +273,7 @@ def _measure(
     of_seed: dict[int, list[Evaluation]] = {}
     for run in (run for run in recipe.runs if run.measured):
         for seed in recipe.seeds:
-            settings = DetectSettings(branch=run.branch, vote=measure.vote, max_boxes=0)
+            settings = DetectSettings(branch=run.branch, vote=measure.vote, agree=measure.agree, max_boxes=0)
             name = f"{run.name}-{seed}"
             given = (name, truth, images, settings, None, workers, device)
             if run.members:

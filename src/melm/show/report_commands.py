@@ -208,7 +208,7 @@ def _written(value: Any) -> str:
 def _looking(settings: Mapping[str, Any], own: str) -> list[str]:
     """How labels were looked for, where that is not the run's habit."""
     words = [] if settings.get("branch", own) == own else ["--branch", str(settings["branch"])]
-    for name in ("views", "nms", "vote"):
+    for name in ("views", "nms", "vote", "agree"):
         words += _changed(f"--{name}", settings, DetectSettings(), name)
     return words
 

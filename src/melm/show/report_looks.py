@@ -94,7 +94,7 @@ def named(asked: Sequence[str], files: Mapping[str, Path]) -> list[str]:
 def looking_as(run: RunFacts, labels: Labels | None, ready_made: ReadyMade | None, device: str) -> Looking:
     """The run's detector, looking at images as it did for the labels."""
     made = labels.settings if labels else {}
-    ways = {name: made[name] for name in ("branch", "views", "nms", "vote") if name in made}
+    ways = {name: made[name] for name in ("branch", "views", "nms", "vote", "agree") if name in made}
     boxes = settings_for_file(ProposalSettings("file"), ready_made) if ready_made else None
     return Looking(load(run.path, DetectSettings(**ways), device), boxes)
 
