@@ -94,6 +94,23 @@ def _vote(boxes, scores, rows, overlap):  # type: ignore[no-untyped-def]
     return result
 
 
+@numba.njit(cache=True, nogil=True)
+def _around(boxes, scores, overlap):  # type: ignore[no-untyped-def]
+    """(N, K) for each box the scores of all that overlap it so much, its own too; added up in the same order on any machine."""
+    result = scores.copy()
+    for i in range(len(boxes)):
+        area_i = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
+        for j in range(i + 1, len(boxes)):
+            width = min(boxes[i, 2], boxes[j, 2]) - max(boxes[i, 0], boxes[j, 0])
+            height = min(boxes[i, 3], boxes[j, 3]) - max(boxes[i, 1], boxes[j, 1])
+            if width > 0 and height > 0:
+                area_j = (boxes[j, 2] - boxes[j, 0]) * (boxes[j, 3] - boxes[j, 1])
+                if width * height >= overlap * (area_i + area_j - width * height):
+                    result[i] += scores[j]
+                    result[j] += scores[i]
+    return result
+
+
 def ranked(boxes: Boxes, scores: NDArray[np.floating]) -> NDArray[np.intp]:
     """Indices from the best score to the worst; equal scores by coordinates, so that the order of the input does not matter."""
     return np.lexsort((boxes[:, 3], boxes[:, 2], boxes[:, 1], boxes[:, 0], -scores))
@@ -118,9 +135,8 @@ def supported(boxes: Boxes, scores: NDArray[np.float32], weight: float) -> NDArr
     if not weight:
         return scores
     exact = scores.astype(np.float64)
-    alike = (iou(boxes, boxes) >= ALIKE_IOU).astype(np.float64)
-    share = alike @ exact / np.maximum(exact.sum(axis=0), 1e-300)
-    return (exact * share**weight).astype(np.float32)
+    share = _around(boxes.astype(np.float64), exact, ALIKE_IOU) / np.maximum(exact.sum(axis=0), 1e-300)
+    return (exact * np.minimum(share, 1) ** weight).astype(np.float32)
 
 
 def agreed(
