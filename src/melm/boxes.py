@@ -135,8 +135,9 @@ def supported(boxes: Boxes, scores: NDArray[np.float32], weight: float) -> NDArr
     if not weight:
         return scores
     exact = scores.astype(np.float64)
-    share = _around(boxes.astype(np.float64), exact, ALIKE_IOU) / np.maximum(exact.sum(axis=0), 1e-300)
-    return (exact * np.minimum(share, 1) ** weight).astype(np.float32)
+    around: NDArray[np.float64] = _around(boxes.astype(np.float64), exact, ALIKE_IOU)
+    share = np.minimum(around / np.maximum(exact.sum(axis=0), 1e-300), 1)
+    return (exact * share**weight).astype(np.float32)
 
 
 def agreed(
