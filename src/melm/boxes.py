@@ -135,9 +135,10 @@ def supported(boxes: Boxes, scores: NDArray[np.float32], weight: float) -> NDArr
     if not weight:
         return scores
     exact = scores.astype(np.float64)
-    around: NDArray[np.float64] = _around(boxes.astype(np.float64), exact, ALIKE_IOU)
+    around = _around(boxes.astype(np.float64), exact, ALIKE_IOU)
     share = np.minimum(around / np.maximum(exact.sum(axis=0), 1e-300), 1)
-    return (exact * share**weight).astype(np.float32)
+    result: NDArray[np.float32] = (exact * share**weight).astype(np.float32)
+    return result
 
 
 def agreed(
