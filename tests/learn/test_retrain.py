@@ -331,7 +331,7 @@ def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cach
 def test_boxes_that_agree(taught, learned, small_scenes, shared_cache):
     """Where boxes move, and only there, it counts if asked for that others went to the same place."""
     image = small_scenes / "test" / "00001.jpg"
-    alone, agree = (melm.load(taught, DetectSettings(agree=weight, max_boxes=0), "cpu") for weight in (None, 0.5))
+    alone, agree = (melm.load(taught, DetectSettings(agree=weight, max_boxes=0), "cpu") for weight in (0.0, 0.5))
     assert (alone.agree, agree.agree) == (0.0, 0.5)
     pixels = read_image(image)
     found = compute_proposals(pixels, alone.proposal_settings)

@@ -97,8 +97,10 @@ def looking_options(command: Command) -> Command:
             click.option(
                 "--agree",
                 type=float,
+                default=0.0,
+                show_default=True,
                 help="How much it counts in a score that other boxes say the same, of a run that moves boxes: 0.5 suits "
-                "photographs.  [default: 0]",
+                "photographs.",
             ),
         ]
     ):

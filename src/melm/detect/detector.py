@@ -29,7 +29,6 @@ NMS = {"discovery": 0.4, "localization": 0.3}  # as in the paper's released code
 # Box voting (Gidaris and Komodakis, ICCV 2015). The paper does without; where a frozen trunk ranks the proposals their ends are
 # less sure, and it is worth 1 to 2 points (docs/results.md).
 VOTE = {"frozen": 0.6, "tuned": 0.0}
-AGREE = 0.0
 View = tuple[int | None, bool]  # scale of the larger side, mirrored
 
 
@@ -43,7 +42,7 @@ class DetectSettings:
     views: str = "single"
     nms: float | None = None
     vote: float | None = None  # a box becomes the mean of those that overlap it so much, by score; 0: it stays
-    agree: float | None = None  # power of how much of its class's score lies on boxes like it; where boxes move
+    agree: float = 0.0  # power of how much of its class's score lies on boxes like it; where boxes move
     min_score: float = 0.0
     max_boxes: int = 300  # an image, over all classes; 0 for all
 
@@ -53,7 +52,7 @@ class DetectSettings:
             raise UsageError(f"--nms is {self.nms}; 0 to 1 was expected")
         if self.vote is not None and not 0 <= self.vote <= 1:
             raise UsageError(f"--vote is {self.vote}; 0 to 1 was expected")
-        if self.agree is not None and not 0 <= self.agree < float("inf"):
+        if not 0 <= self.agree < float("inf"):
             raise UsageError(f"--agree is {self.agree}; 0 or more was expected")
         if not 0 <= self.min_score <= 1:
             raise UsageError(f"--min-score is {self.min_score}; 0 to 1 was expected")
@@ -95,9 +94,7 @@ class Detector:
     @property
     def agree(self) -> float:
         """The power of how much of its class's score lies on boxes like it, in what a box that was moved scores."""
-        if not self.moves:
-            return 0.0
-        return AGREE if self.settings.agree is None else self.settings.agree
+        return self.settings.agree if self.moves else 0.0
 
     @property
     def proposal_settings(self) -> ProposalSettings:

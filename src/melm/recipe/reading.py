@@ -85,11 +85,11 @@ class Run:
 class Measure:
     """On what the runs are measured."""
 
-    split: str | None
-    limit: int | None
-    draws: int  # of the bootstrap
-    vote: float | None  # as of `melm evaluate --vote`
-    agree: float | None  # as of `melm evaluate --agree`
+    split: str | None = None
+    limit: int | None = None
+    draws: int = 1000  # of the bootstrap
+    vote: float | None = None  # as of `melm evaluate --vote`
+    agree: float = 0.0  # as of `melm evaluate --agree`
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def read_recipe(path: Path) -> Recipe:
         learn.get("split"),
         learn.get("limit"),
         made,
-        tuple(Measure(*(m.get(k, 1000 if k == "draws" else None) for k in MEASURE)) for m in measures),
+        tuple(Measure(**m) for m in measures),
     )
 
 
