@@ -1,7 +1,7 @@
-"""Fills the tables of docs/results.md from the logs beside the recipes: `python tools/results_tables.py`.
+"""Fills the tables of docs/results.md and docs/experiments.md from the logs beside the recipes: `python tools/results_tables.py`.
 
 A table stands between `<!-- NAME KIND -->` and `<!-- end -->`: NAME is a recipe with a log, KIND `figures`, `against` or `parts`.
-`tests/test_results_page.py` holds the page to the logs.
+`tests/test_results_page.py` holds the pages to the logs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "results.md"
+PAGES = [ROOT / "docs" / name for name in ("results.md", "experiments.md")]
 MARK = re.compile(r"(<!-- (\S+) (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FIGURES = {"CorLoc": "CorLoc", "mAP VOC07": "mAP", "image mAP07": "image mAP"}
 # what the paper prints for the same variant: mAP in percent on VOC 2007 test with VGG-F or VGG16, and on val for tau
@@ -96,4 +96,5 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))

@@ -27,7 +27,7 @@ from melm.proposals import Proposals, ProposalSettings, compute_proposals
 VIEWS = ("single", "flip", "paper")
 NMS = {"discovery": 0.4, "localization": 0.3}  # as in the paper's released code
 # Box voting (Gidaris and Komodakis, ICCV 2015). The paper does without; where a frozen trunk ranks the proposals their ends are
-# less sure, and it is worth 1 to 2 points (docs/results.md).
+# less sure, and it is worth 1 to 2 points (docs/experiments.md).
 VOTE = {"frozen": 0.6, "tuned": 0.0}
 View = tuple[int | None, bool]  # scale of the larger side, mirrored
 

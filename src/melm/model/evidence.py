@@ -1,7 +1,8 @@
 """Evidence for an object of any class that is not learned: it differs from what surrounds it, the proposals' own score, its size.
 
 The first two are in deviations from their mean over the image's proposals. It takes part where an object is chosen, to teach a
-branch or to be detected, and not in the loss: learned through, the network leans on it and learns less itself (docs/results.md).
+branch or to be detected, and not in the loss: learned through, the network leans on it and learns less itself
+(docs/experiments.md).
 """
 
 from __future__ import annotations
