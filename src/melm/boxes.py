@@ -50,6 +50,17 @@ def rotate_exif(boxes: NDArray[np.float64], orientation: int, width: float, heig
     return np.stack(moved, axis=1)
 
 
+@numba.njit(cache=True, nogil=True, inline="always")
+def _overlap(boxes, i, j):  # type: ignore[no-untyped-def]
+    """The areas that boxes i and j share and that they cover together."""
+    width = min(boxes[i, 2], boxes[j, 2]) - max(boxes[i, 0], boxes[j, 0])
+    height = min(boxes[i, 3], boxes[j, 3]) - max(boxes[i, 1], boxes[j, 1])
+    shared = width * height if width > 0 and height > 0 else 0.0
+    area_i = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
+    area_j = (boxes[j, 2] - boxes[j, 0]) * (boxes[j, 3] - boxes[j, 1])
+    return shared, area_i + area_j - shared
+
+
 @numba.njit(cache=True, nogil=True)
 def _suppress(boxes, order, threshold):  # type: ignore[no-untyped-def]
     """Greedy suppression of `boxes` taken in `order`: True where a box is kept."""
@@ -60,17 +71,11 @@ def _suppress(boxes, order, threshold):  # type: ignore[no-untyped-def]
         if gone[i]:
             continue
         kept[i] = True
-        area_i = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
         for b in range(a + 1, len(order)):
             j = order[b]
-            if gone[j]:
-                continue
-            width = min(boxes[i, 2], boxes[j, 2]) - max(boxes[i, 0], boxes[j, 0])
-            height = min(boxes[i, 3], boxes[j, 3]) - max(boxes[i, 1], boxes[j, 1])
-            if width > 0 and height > 0:
-                inter = width * height
-                area_j = (boxes[j, 2] - boxes[j, 0]) * (boxes[j, 3] - boxes[j, 1])
-                gone[j] = inter > threshold * (area_i + area_j - inter)
+            if not gone[j]:
+                shared, together = _overlap(boxes, i, j)
+                gone[j] = shared > threshold * together
     return kept
 
 
@@ -80,16 +85,12 @@ def _vote(boxes, scores, rows, overlap):  # type: ignore[no-untyped-def]
     result = np.empty((len(rows), 4))
     for a in range(len(rows)):
         i = rows[a]
-        area_i = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
         total, mean = 0.0, np.zeros(4)
         for j in range(len(boxes)):
-            width = min(boxes[i, 2], boxes[j, 2]) - max(boxes[i, 0], boxes[j, 0])
-            height = min(boxes[i, 3], boxes[j, 3]) - max(boxes[i, 1], boxes[j, 1])
-            if width > 0 and height > 0:
-                area_j = (boxes[j, 2] - boxes[j, 0]) * (boxes[j, 3] - boxes[j, 1])
-                if width * height >= overlap * (area_i + area_j - width * height):
-                    total += scores[j]
-                    mean += scores[j] * boxes[j]
+            shared, together = _overlap(boxes, i, j)
+            if shared > 0 and shared >= overlap * together:
+                total += scores[j]
+                mean += scores[j] * boxes[j]
         result[a] = mean / total if total > 0 else boxes[i]
     return result
 
@@ -99,15 +100,11 @@ def _around(boxes, scores, overlap):  # type: ignore[no-untyped-def]
     """(N, K) for each box the scores of all that overlap it so much, its own too; added up in the same order on any machine."""
     result = scores.copy()
     for i in range(len(boxes)):
-        area_i = (boxes[i, 2] - boxes[i, 0]) * (boxes[i, 3] - boxes[i, 1])
         for j in range(i + 1, len(boxes)):
-            width = min(boxes[i, 2], boxes[j, 2]) - max(boxes[i, 0], boxes[j, 0])
-            height = min(boxes[i, 3], boxes[j, 3]) - max(boxes[i, 1], boxes[j, 1])
-            if width > 0 and height > 0:
-                area_j = (boxes[j, 2] - boxes[j, 0]) * (boxes[j, 3] - boxes[j, 1])
-                if width * height >= overlap * (area_i + area_j - width * height):
-                    result[i] += scores[j]
-                    result[j] += scores[i]
+            shared, together = _overlap(boxes, i, j)
+            if shared > 0 and shared >= overlap * together:
+                result[i] += scores[j]
+                result[j] += scores[i]
     return result
 
 
