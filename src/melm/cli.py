@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import NoReturn
 
 import click
 
@@ -102,6 +103,16 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output went away
         code = 1
+    _leave(code)
+
+
+def _leave(code: int | None) -> NoReturn:
+    """Ends the process. One of many ends at once: a thread of gloo that still lets go of what it sent while the interpreter is
+    taken down would abort it (pytorch/pytorch#179291), and torchrun would call all of them failed."""
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code or 0)
     sys.exit(code)
 
 

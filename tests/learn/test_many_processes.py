@@ -105,3 +105,21 @@ def test_two_processes_store_the_features_that_one_does(small_scenes, tmp_path, 
         stored.append({str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files})
     assert stored[0].keys() == stored[1].keys() and len(stored[0]) > 2 * 13
     assert [name for name, content in stored[0].items() if content != stored[1][name]] == []
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["presets"], 0), (["presets", "--wrong"], 2)])
+def test_one_of_many_ends_without_being_taken_down(arguments, code):
+    """Threads of gloo that are still at it would abort the interpreter on its way out; what was said is said nevertheless."""
+    script = "import atexit; atexit.register(print, 'taken down'); from melm.cli import main; main()"
+    told = {}
+    for world in ("1", "2"):
+        result = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            env={**os.environ, "WORLD_SIZE": world},
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == code
+        told[world] = result.stdout + result.stderr
+    assert told["1"].replace("taken down\n", "") == told["2"] != ""
+    assert "taken down" in told["1"]
