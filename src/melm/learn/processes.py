@@ -119,6 +119,7 @@ def a_thread_each(device: torch.device, most: int | None = None) -> Iterator[int
         torch.set_num_threads(threads)
 
 
+talked = False  # whether this process has been one of many
 ALONE = Processes(0, 1, torch.device("cpu"))
 
 
@@ -155,8 +156,10 @@ def joined(device: str = "auto") -> Iterator[Processes]:
     if world == 1:
         yield Processes(0, 1, place)
         return
+    global talked
     mine = not dist.is_initialized()
     if mine:
+        talked = True
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Processes(rank, world, place)
