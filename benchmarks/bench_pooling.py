@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from melm.model import pooling
-from melm.model.pooling import region_mean, roi_pool, roi_pool_reference, torchvision_ops
+from melm.model.pooling import region_means, roi_pool, roi_pool_reference, torchvision_ops
 from melm.model.trunks import region_parts
 
 STRIDE = 16
@@ -105,7 +105,7 @@ def compare_means(channels: int, bins: int, count: int, repeats: int) -> dict[st
     torch.manual_seed(0)
     height, width = 28, 38
     features = torch.randn(height, width, channels)
-    outer, holes = (parts.flatten(0, 1) for parts in region_parts(proposals(count, height, width), 3, bins))
+    outer, holes = region_parts(proposals(count, height, width), 3, bins)
     serves = pooling._by_kernel
     times: dict[str, list[float]] = {"numba": [], "plain": []}
     try:
@@ -114,7 +114,7 @@ def compare_means(channels: int, bins: int, count: int, repeats: int) -> dict[st
             for name in times:
                 pooling._by_kernel = serves if name == "numba" else lambda features: False
                 start = time.perf_counter()
-                results.append(region_mean(features, outer, 1 / STRIDE, holes))
+                results.append(region_means(features, outer, 1 / STRIDE, holes))
                 if turn:  # the first compiles
                     times[name].append(time.perf_counter() - start)
             assert torch.allclose(*results, rtol=1e-6, atol=1e-6), "they do not agree"

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from melm.model import pooling, pooling_numba
-from melm.model.pooling import frame_and_ring, region_mean, roi_align, roi_pool, roi_pool_reference
+from melm.model.pooling import frame_and_ring, region_mean, region_means, roi_align, roi_pool, roi_pool_reference
+from melm.model.trunks import region_parts
 
 BOTH = pytest.mark.parametrize("pool", [roi_pool, roi_pool_reference])
 
@@ -297,6 +298,16 @@ def test_means_by_the_kernel_are_those_of_plain_torch(problem, with_holes):
     plain = region_mean(features.clone().requires_grad_(), boxes, scale, holes)
     assert not region_mean(features, boxes, scale, holes).requires_grad and plain.requires_grad
     torch.testing.assert_close(region_mean(features, boxes, scale, holes), plain.detach(), rtol=1e-6, atol=1e-6)
+
+
+@settings(deadline=None)
+@given(problems(torch.float32), st.integers(0, 4))
+def test_parts_that_share_corners_are_read_as_each_by_itself(problem, bins):
+    features, boxes, _, scale, _ = problem
+    outer, holes = region_parts(boxes, 3, bins)
+    together = region_means(features, outer, scale, holes)
+    alone = [region_mean(features, part, scale, hole) for part, hole in zip(outer, holes, strict=True)]
+    assert torch.equal(together, torch.stack(alone))
 
 
 def test_no_boxes():

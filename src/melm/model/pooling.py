@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from melm.model.pooling_numba import max_pool, running_sums, weighted_sums
+from melm.model.pooling_numba import SLIGHT_AREA, max_pool, means_of_sums, running_sums
 
 NOTHING = (1, 1, 0, 0)  # a hole with no cell in it
 
@@ -155,23 +155,34 @@ def region_mean(features: Tensor, boxes: Tensor, scale: float, holes: Tensor | N
     nothing on the map is 0.
     """
     check(features, boxes, holes)
+    return region_means(features, boxes[None], scale, None if holes is None else holes[None])[0]
+
+
+def region_means(features: Tensor, outer: Tensor, scale: float, holes: Tensor | None = None) -> Tensor:
+    """The same for P parts of each box, of whose corners many are the same: (H, W, C), (P, N, 4) -> (P, N, C)."""
     height, width, channels = features.shape
     limit = torch.tensor([width, height, width, height], device=features.device)
-    box = (boxes.detach().to(features.device, torch.float64) * scale).clamp(min=torch.zeros_like(limit), max=limit)
+    nothing = torch.zeros_like(limit, dtype=torch.float64)
     # sums from the top left corner, in float64 since a sum over a large map and a difference of two follow: (H + 1, W + 1, C)
-    by_kernel = _by_kernel(features)
-    integral = running_sums(features) if by_kernel else F.pad(features.double().cumsum(0).cumsum(1), (0, 0, 1, 0, 1, 0))
-    index, weight, area = _corner_terms(box, width, height)
+    region = (outer.detach().to(features.device, torch.float64) * scale).clamp(min=nothing, max=limit)
+    hole = nothing.expand_as(region)
     if holes is not None:
         hole = holes.detach().to(features.device, torch.float64) * scale
-        hole = torch.cat([torch.maximum(hole[:, :2], box[:, :2]), torch.minimum(hole[:, 2:], box[:, 2:])], dim=1)
-        hole_index, hole_weight, hole_area = _corner_terms(hole, width, height)
+        hole = torch.cat(
+            [torch.maximum(hole[..., :2], region[..., :2]), torch.minimum(hole[..., 2:], region[..., 2:])], dim=2
+        )
+    if _by_kernel(features):
+        return means_of_sums(running_sums(features), region, hole)
+    integral = F.pad(features.double().cumsum(0).cumsum(1), (0, 0, 1, 0, 1, 0))
+    index, weight, area = _corner_terms(region.flatten(0, 1), width, height)
+    if holes is not None:
+        hole_index, hole_weight, hole_area = _corner_terms(hole.flatten(0, 1), width, height)
         index, weight = torch.cat([index, hole_index], dim=1), torch.cat([weight, -hole_weight], dim=1)
         area = area - hole_area
-    there = area > 1e-6  # of a cell; what is less is rounding
+    there = area > SLIGHT_AREA
     weight = torch.where(there[:, None], weight / area[:, None].where(there[:, None], 1), 0)
-    flat = integral.view(-1, channels)
-    return weighted_sums(flat, index, weight) if by_kernel else _weighted_sums(flat, index, weight).to(features.dtype)
+    means = _weighted_sums(integral.view(-1, channels), index, weight)
+    return means.to(features.dtype).view(*outer.shape[:2], channels)
 
 
 def _by_kernel(features: Tensor) -> bool:

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+SLIGHT_AREA = 1e-6  # of a cell; what is less is rounding
+
 
 @numba.njit(cache=True, parallel=True, error_model="numpy")
 def _forward(features, rows, columns, holes, threads, keep, pooled, argmax):  # type: ignore[no-untyped-def]
@@ -133,17 +135,45 @@ def _running_sums(features, sums):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _weighted_sums(table, index, weight, result):  # type: ignore[no-untyped-def]
-    channels = table.shape[1]
-    for m in range(len(index)):
-        total = np.zeros(channels)
-        for k in range(index.shape[1]):
-            share = weight[m, k]
-            if share != 0:
-                row = table[index[m, k]]
+def _means_of_sums(sums, outer, holes, result):  # type: ignore[no-untyped-def]
+    parts, count = outer.shape[:2]
+    rows, columns, channels = sums.shape
+    places = np.empty((8 * parts, 2))
+    values = np.empty((8 * parts, channels))
+    total = np.empty(channels)
+    for n in range(count):
+        known = 0
+        for p in range(parts):
+            region, hole = outer[p, n], holes[p, n]
+            left_out = max(hole[2] - hole[0], 0.0) * max(hole[3] - hole[1], 0.0)
+            area = max(region[2] - region[0], 0.0) * max(region[3] - region[1], 0.0) - left_out
+            if not area > SLIGHT_AREA:
+                result[p, n] = 0
+                continue
+            total[:] = 0
+            for corner in range(8 if left_out > 0 else 4):
+                of = region if corner < 4 else hole
+                x, y = of[2 * (corner & 1)], of[1 + (corner & 2)]
+                at = 0
+                while at < known and (places[at, 0] != x or places[at, 1] != y):
+                    at += 1
+                if (
+                    at == known
+                ):  # between four sums; within a cell the map is constant, so that interpolating them is exact
+                    known += 1
+                    places[at, 0], places[at, 1] = x, y
+                    column, row = int(x), int(y)
+                    beside, below = min(column + 1, columns - 1), min(row + 1, rows - 1)
+                    right, down = x - column, y - row
+                    for c in range(channels):
+                        values[at, c] = (1 - down) * (
+                            (1 - right) * sums[row, column, c] + right * sums[row, beside, c]
+                        ) + (down * ((1 - right) * sums[below, column, c] + right * sums[below, beside, c]))
+                sign = 1.0 if (corner < 4) == (corner & 3 in (0, 3)) else -1.0
                 for c in range(channels):
-                    total[c] += share * row[c]
-        result[m] = total
+                    total[c] += sign * values[at, c]
+            for c in range(channels):
+                result[p, n, c] = total[c] / area
 
 
 def running_sums(features: Tensor) -> Tensor:
@@ -154,9 +184,9 @@ def running_sums(features: Tensor) -> Tensor:
     return sums
 
 
-def weighted_sums(table: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """(M, C) in single precision: for each of M the sum of the rows of table (R, C) that index (M, K) names, by weight (M, K)."""
-    result = torch.empty(len(index), table.shape[1])
-    rows, named, shares = (t.contiguous().numpy() for t in (table, index, weight))
-    _weighted_sums(rows, named, shares, result.numpy())
+def means_of_sums(sums: Tensor, outer: Tensor, holes: Tensor) -> Tensor:
+    """(P, N, C) in single precision: the means over P parts of N boxes, less their holes (P, N, 4) both, in cells of the map
+    whose `running_sums` these are. A corner that several parts of a box share is read once."""
+    result = torch.empty(*outer.shape[:2], sums.shape[2])
+    _means_of_sums(sums.numpy(), outer.contiguous().numpy(), holes.contiguous().numpy(), result.numpy())
     return result

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from melm.model.backbones.backbone import Backbone, Reading
 from melm.model.branches import Regions
 from melm.model.dropout import RectifiedDropout
-from melm.model.pooling import frame_and_ring, region_mean
+from melm.model.pooling import frame_and_ring, region_means
 from melm.model.regions import pool_regions
 
 Pixels = NDArray[np.uint8]
@@ -249,8 +249,7 @@ def normal_scale(boxes: Tensor, scales: tuple[int, ...], larger_side: int, norma
 def means(map: Tensor, outer: Tensor, holes: Tensor, stride: int) -> list[Tensor]:
     """The map's mean over each part of the boxes, (N, C) each; `outer` and `holes` (parts, N, 4) are of `region_parts`, in the
     pixels that the map was made of. Sums of the map are made once for all."""
-    result = region_mean(map, outer.flatten(0, 1), 1 / stride, holes.flatten(0, 1))
-    return list(result.view(*outer.shape[:2], map.shape[2]))
+    return list(region_means(map, outer, 1 / stride, holes))
 
 
 def region_parts(boxes: Tensor, parts: int = 3, bins: int = 0) -> tuple[Tensor, Tensor]:
@@ -260,10 +259,13 @@ def region_parts(boxes: Tensor, parts: int = 3, bins: int = 0) -> tuple[Tensor, 
     nothing = torch.zeros_like(boxes)
     outer, holes = [boxes, frame, ring][:parts], [nothing, inner, within][:parts]
     low, step = boxes[:, :2], (boxes[:, 2:] - boxes[:, :2]) / max(bins, 1)
+    edges = [low + step * number for number in range(bins)] + [
+        boxes[:, 2:]
+    ]  # pieces that meet have the very same corners
     for row in range(bins):
         for column in range(bins):
-            corner = low + step * boxes.new_tensor([column, row])
-            outer.append(torch.cat([corner, corner + step], dim=1))
+            ends = (edges[column][:, 0], edges[row][:, 1], edges[column + 1][:, 0], edges[row + 1][:, 1])
+            outer.append(torch.stack(ends, dim=1))
             holes.append(nothing)
     return torch.stack(outer), torch.stack(holes)
 
