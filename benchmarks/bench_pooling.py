@@ -1,5 +1,5 @@
 """How fast RoI max pooling is: our numba kernel, the plain PyTorch one, and torchvision's where it can be imported; and the means
-of regions that a frozen trunk and students read, by our kernel and by PyTorch's embedding bag.
+of regions that a frozen trunk and students read, by our kernel, with corners shared and not, and by PyTorch's embedding bag.
 
     python benchmarks/bench_pooling.py --threads 1
 

@@ -157,18 +157,17 @@ def _means_of_sums(sums, outer, holes, result):  # type: ignore[no-untyped-def]
                 at = 0
                 while at < known and (places[at, 0] != x or places[at, 1] != y):
                     at += 1
-                if (
-                    at == known
-                ):  # between four sums; within a cell the map is constant, so that interpolating them is exact
+                if at == known:
                     known += 1
                     places[at, 0], places[at, 1] = x, y
+                    # between four sums: within a cell the map is constant, so that interpolating them is exact
                     column, row = int(x), int(y)
                     beside, below = min(column + 1, columns - 1), min(row + 1, rows - 1)
                     right, down = x - column, y - row
                     for c in range(channels):
-                        values[at, c] = (1 - down) * (
-                            (1 - right) * sums[row, column, c] + right * sums[row, beside, c]
-                        ) + (down * ((1 - right) * sums[below, column, c] + right * sums[below, beside, c]))
+                        upper = (1 - right) * sums[row, column, c] + right * sums[row, beside, c]
+                        lower = (1 - right) * sums[below, column, c] + right * sums[below, beside, c]
+                        values[at, c] = (1 - down) * upper + down * lower
                 sign = 1.0 if (corner < 4) == (corner & 3 in (0, 3)) else -1.0
                 for c in range(channels):
                     total[c] += sign * values[at, c]

@@ -259,9 +259,8 @@ def region_parts(boxes: Tensor, parts: int = 3, bins: int = 0) -> tuple[Tensor, 
     nothing = torch.zeros_like(boxes)
     outer, holes = [boxes, frame, ring][:parts], [nothing, inner, within][:parts]
     low, step = boxes[:, :2], (boxes[:, 2:] - boxes[:, :2]) / max(bins, 1)
-    edges = [low + step * number for number in range(bins)] + [
-        boxes[:, 2:]
-    ]  # pieces that meet have the very same corners
+    # pieces that meet have the very same corners, so that these are read once
+    edges = [*(low + step * number for number in range(bins)), boxes[:, 2:]]
     for row in range(bins):
         for column in range(bins):
             ends = (edges[column][:, 0], edges[row][:, 1], edges[column + 1][:, 0], edges[row + 1][:, 1])
