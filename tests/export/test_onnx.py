@@ -223,6 +223,14 @@ def test_the_file_of_a_retrained_run(taught, runtime, tmp_path):
     assert written.parity.difference <= 1e-4 and written.parity.same_best == 1 and written.parity.pixels <= 0.01
 
 
+@pytest.mark.parametrize("looked_at", [7, 10_000])
+def test_the_file_of_students_that_look_twice(taught, runtime, tmp_path, looked_at):
+    detector = melm.load(taught, device="cpu")
+    detector.students.config = replace(detector.students.config, second_look=looked_at)
+    written = onnx_model.export_onnx(detector, tmp_path / "it.onnx")
+    assert written.parity.difference <= 1e-4 and written.parity.same_best == 1 and written.parity.pixels <= 0.01
+
+
 def test_the_file_of_a_trunk_that_learned_along(runtime, tmp_path):
     detector = detector_of(**{**TUNED, "scales": (96, 64, 80)})
     written = onnx_model.export_onnx(detector, tmp_path / "it.onnx", opset=20)

@@ -35,6 +35,7 @@ from melm.learn.lessons import (
     some,
     student_loss,
 )
+from melm.learn.looks import Look, Verdicts, best_rows, both_looks
 from melm.learn.map_store import MapStore
 from melm.learn.pseudo_objects import Objects, line_of, objects_of_tag, of_line
 from melm.learn.pseudo_objects import kept as kept_objects
@@ -315,7 +316,7 @@ def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cach
     pixels = read_image(small_scenes / "test" / "00001.jpg")
     found = compute_proposals(pixels, detector.proposal_settings)
     (output,) = detector.outputs(pixels, found)
-    _, shift, cells = detector.students.verdicts(detector.students.inputs(detector.network, pixels), found)
+    _, shift, cells = Look(detector.students, detector.students.inputs(detector.network, pixels), found).first
     assert cells.shape == (len(found), len(detector.classes)) and cells.std() > 0
     torch.testing.assert_close(output.shift, 1.75 * shift)  # boxes move farther than students say
     assert (output.fused <= 0).all()  # a score is at most 1
@@ -345,6 +346,57 @@ def test_boxes_that_agree(taught, learned, small_scenes, shared_cache):
     assert melm.load(learned.run, DetectSettings(agree=0.5), "cpu").agree == 0
     with pytest.raises(UsageError, match="--agree is -1"):
         DetectSettings(agree=-1)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_second_look(taught, small_scenes, shared_cache, flip):
+    """The best boxes are judged where they have moved to, too. Both verdicts count there, other boxes keep the first, and where
+    boxes end is not moved on."""
+    detector = load(taught, device="cpu")
+    students = detector.students
+    pixels = read_image(small_scenes / "test" / "00001.jpg")
+    found = compute_proposals(pixels, detector.proposal_settings)
+    (output,) = detector.outputs(pixels, found)
+    seen = students.inputs(detector.network, mirrored(pixels) if flip else pixels)
+    once = Look(students, seen, found, flip=flip).judged(output)
+    students.config = replace(students.config, second_look=5)
+    look = Look(students, seen, found, flip=flip)
+    twice = look.judged(output)
+    best = once.fused.amax(dim=1).topk(5).indices
+    others = [row for row in range(len(found)) if row not in set(best.tolist())]
+    assert torch.equal(twice.fused[others], once.fused[others]) and torch.equal(
+        twice.student[others], once.student[others]
+    )
+    assert torch.equal(twice.shift, once.shift)
+    places = moved(torch.from_numpy(found.boxes), once.shift, found.width, found.height)[best]
+    there = Look(students, seen, replace(found, boxes=places.numpy()), flip=flip).first  # as if they were the proposals
+    torch.testing.assert_close(twice.student[best].exp(), (once.student[best].exp() + there.student.exp()) / 2)
+    first = look.first
+    gained = twice.fused[best] - once.fused[best]
+    expected = (twice.student - once.student)[best, :-1] + 0.5 * (there.cells - first.cells[best]) / 2
+    torch.testing.assert_close(gained, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(gained, torch.zeros(()))
+    if not flip:
+        (again,) = detector.outputs(pixels, found)  # what detects does so
+        torch.testing.assert_close(again.fused, twice.fused)
+    students.config = replace(students.config, second_look=10 * len(found))  # at most all of them
+    assert torch.isfinite(Look(students, seen, found, flip=flip).judged(output).fused).all()
+    students.config = replace(students.config, box_weight=0.0)  # where boxes stay there is nothing new to see
+    stays = Look(students, seen, found, flip=flip).judged(output)
+    assert stays.shift is None and torch.equal(stays.fused, once.fused)
+
+
+def test_the_mean_of_two_looks():
+    """By hand: 0.2 and 0.6 give 0.4; cells -1 and -3 give -2; of rows that were not looked at again nothing changes."""
+    logs = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.0, 1.0]]).log()
+    first = Verdicts(logs, torch.arange(12.0).reshape(3, 4), torch.tensor([[-1.0], [-5.0], [-7.0]]))
+    again = Verdicts(torch.tensor([[0.6, 0.4], [0.0, 1.0]]).log(), torch.zeros(2, 4), torch.tensor([[-3.0], [-9.0]]))
+    both = both_looks(first, again, torch.tensor([0, 2]))
+    torch.testing.assert_close(both.student.exp(), torch.tensor([[0.4, 0.6], [0.5, 0.5], [0.0, 1.0]]))
+    torch.testing.assert_close(both.cells, torch.tensor([[-2.0], [-5.0], [-8.0]]))
+    assert torch.equal(both.shift, first.shift) and torch.isfinite(both.student).all()
+    assert both_looks(first._replace(cells=None), again._replace(cells=None), torch.tensor([0, 2])).cells is None
+    assert best_rows(torch.tensor([[-3.0, -9.0], [-9.0, -1.0], [-2.0, -2.0]]), 2).tolist() == [1, 2]
 
 
 def test_of_one_class_the_class_stream_has_a_voice(taught):
@@ -689,7 +741,7 @@ def test_all_students_read_the_same_of_stages_that_stay(taught, small_scenes, sh
     lessons, detector = lessons_of(taught, small_scenes)
     students, key = detector.students, lessons.ready.keys[0]
     found, seen = lessons.ready.proposals.get(key), lessons.maps.get(key)
-    log_prob, shift, cells = students.verdicts(seen, found)
+    log_prob, shift, cells = Look(students, seen, found).first
     there, rows = students.divided(torch.from_numpy(found.boxes), found.width, found.height)
     with torch.no_grad():
         said = [one(seen, there) for one in students.students]

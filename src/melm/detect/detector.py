@@ -14,11 +14,12 @@ from melm.boxes import nms, ranked, supported, voted
 from melm.data.images import read_image
 from melm.detect.detections import Detections, no_detections
 from melm.errors import UsageError, one_of
+from melm.learn.looks import Look
 from melm.learn.model_file import Learned, load_model
 from melm.learn.network import branches_of, default_branch, forward
 from melm.learn.presets import LearnConfig
 from melm.learn.processes import device_named
-from melm.learn.students import Verdicts, middle_scale
+from melm.learn.students import middle_scale
 from melm.model.melm import Output
 from melm.model.regression import moved
 from melm.model.trunks import FrozenTrunk, Pixels
@@ -147,15 +148,15 @@ class Detector:
         from it is then not asked."""
         boxes = torch.from_numpy(proposals.boxes)
         result: list[Output] = []
-        said: dict[bool, Verdicts] = {}  # students look at their own scales, whichever the view has
+        looks: dict[bool, Look] = {}  # students look at their own scales, whichever the view has
         for scale, flip in self.views():
-            if self.students is None or flip in said:
+            if self.students is None or flip in looks:
                 regions = self.network.trunk.look(pixels, boxes, scale, flip)
             else:
                 regions, seen = self.students.look(self.network, pixels, boxes, scale, flip)
-                said[flip] = self.students.verdicts(seen, proposals, key, flip)
+                looks[flip] = Look(self.students, seen, proposals, key, flip)
             output = forward(self.network, self.learned.strength, regions, proposals)
-            result.append(output if self.students is None else self.students.joined(output, said[flip]))
+            result.append(output if self.students is None else looks[flip].judged(output))
         return result
 
     def views(self) -> list[View]:

@@ -19,6 +19,7 @@ from melm.detect.ensemble import Ensemble, grouped
 from melm.detect.results import ResultsFile
 from melm.errors import MelmError
 from melm.learn.features import read_one
+from melm.learn.looks import Look
 from melm.learn.map_store import MapStore
 from melm.learn.network import forward
 from melm.learn.processes import ALONE, Processes
@@ -75,8 +76,8 @@ class Looking:
         if students is None:
             return output
         if self.maps is not None and self.maps.has(key):
-            return students.judge(output, self.maps.get(key), found, key)
-        return students.judge(output, students.inputs(self.detector.network, read_image(path)), found, key)
+            return Look(students, self.maps.get(key), found, key).judged(output)
+        return Look(students, students.inputs(self.detector.network, read_image(path)), found, key).judged(output)
 
     def found(self, key: str, path: Path) -> Proposals:
         proposals = self.proposals.get(key)

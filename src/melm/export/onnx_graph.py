@@ -5,8 +5,6 @@ The layers, the branches and the pure functions are the detector's own; what can
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,6 +24,7 @@ from melm.export.onnx_operators import (
     size_of,
     sized_when_run,
 )
+from melm.learn.looks import Verdicts, best_rows, both_looks
 from melm.learn.students import Students, middle_scale
 from melm.model.backbones import Backbone
 from melm.model.branches import Regions, Scores
@@ -118,12 +117,20 @@ class Scorer(nn.Module):
         return pooled
 
     def judged(self, students: Students, output: Output, image: Tensor, boxes: Tensor) -> Output:
-        """As `Students.judge`, of an image that nobody learned from."""
-        whole = students.config.whole
-        said, cells = (self.of_pixels if whole else self.of_maps)(students, image, boxes)
+        """As `Look.judged`, of an image that nobody learned from."""
+        first = self.verdicts(students, image, boxes)
+        said = students.joined(output, *first)
+        if not students.config.looks_again or said.shift is None or said.fused is None:
+            return said
+        size, best = size_of(image).float(), best_rows(said.fused, students.config.second_look)
+        again = self.verdicts(students, image, moved(boxes[best], said.shift[best], size[0], size[1]))
+        return students.joined(output, *both_looks(first, again, best))
+
+    def verdicts(self, students: Students, image: Tensor, boxes: Tensor) -> Verdicts:
+        """As `Look.verdicts`."""
+        said, cells = (self.of_pixels if students.config.whole else self.of_maps)(students, image, boxes)
         log_prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0).clamp(min=1e-30).log()
-        shift = students.moving(torch.stack([one.shift for one in said]).mean(dim=0))
-        return replace(output, student=log_prob, fused=students.fused(log_prob, output, cells), shift=shift)
+        return Verdicts(log_prob, torch.stack([one.shift for one in said]).mean(dim=0), cells)
 
     def of_pixels(self, students: Students, image: Tensor, boxes: Tensor) -> tuple[list[Said], None]:
         """As each `FastRCNN` at the scale of a single view; none of them names cells."""

@@ -20,14 +20,11 @@ from melm.learn.presets import LearnConfig, check_learning, check_scales, enough
 from melm.model.backbones import BACKBONES, build_backbone
 from melm.model.branches import Regions
 from melm.model.melm import Output
-from melm.model.regression import mirrored_shift
 from melm.model.scoring import log_class
-from melm.model.student import FastRCNN, Student, at_scales, by_scale, named_as
-from melm.model.trunks import FrozenTrunk, Pixels, covers, mirrored, mirrored_boxes, resized
-from melm.proposals import Proposals
+from melm.model.student import FastRCNN, Student, at_scales, by_scale
+from melm.model.trunks import FrozenTrunk, Pixels, mirrored, resized
 
 ENOUGH_IMAGES = 8  # for each student, so that none is left without any: who learns from an image, its content decides
-Verdicts = tuple[Tensor, Tensor, Tensor | None]
 IN_TWO_PARTS = ("lite0", "lite2")  # networks above which students learn, or on whose first stages
 # Where a network learns as a whole: Fast R-CNN's own way. It speaks alone, as in the paper, and there is one of it.
 WHOLE: dict[str, Any] = {
@@ -85,6 +82,7 @@ class RetrainConfig:
     evidence_weight: float = 0.25  # of the evidence, beside them
     cell_weight: float = 0.5  # of how well a box agrees with the names of cells, beside them
     reach: float = 1.0  # boxes move so many times as far as students say
+    second_look: int = 0  # so many of the best boxes are judged again where they move to, and the mean counts
     # learning
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
@@ -108,7 +106,7 @@ class RetrainConfig:
             "hidden": 1,
             "seed": 0,
         }
-        check_fields(self, {**least, "bins": 0, "cells": 0})
+        check_fields(self, {**least, "bins": 0, "cells": 0, "second_look": 0})
         one_of("backbone", self.backbone, ("own", *BACKBONES))
         check_learning(self)
         check_scales(self.scales)
@@ -153,6 +151,10 @@ class RetrainConfig:
         return self.fixed and self.cells > 0
 
     @property
+    def looks_again(self) -> bool:
+        return self.second_look > 0 and self.box_weight > 0
+
+    @property
     def finest(self) -> int:
         """The number of the largest scale, whose cells are named."""
         return self.scales.index(max(self.scales))
@@ -189,7 +191,15 @@ class RetrainConfig:
     @staticmethod
     def from_dict(kept: Mapping[str, Any]) -> RetrainConfig:
         """Of a run's card; what it does not name was not there when it learned."""
-        before = {"sharp": False, "cells": 0, "judges": 1, "move_iou": 0.5, "reach": 1.0, "agree": 0.0}
+        before = {
+            "sharp": False,
+            "cells": 0,
+            "judges": 1,
+            "move_iou": 0.5,
+            "reach": 1.0,
+            "second_look": 0,
+            "agree": 0.0,
+        }
         return RetrainConfig(**{**before, **kept, "scales": tuple(kept["scales"])})
 
     def branch(self, own: str) -> str:
@@ -285,43 +295,8 @@ class Students(nn.Module):
         number = torch.full((len(boxes),), scales.index(middle_scale(scales)))
         return at_scales(boxes, number, scales, width, height)
 
-    def judge(self, output: Output, seen: Sequence[Tensor | None], found: Proposals, key: str | None = None) -> Output:
-        """The same output with what the students say of the proposals, and what they and their teacher say together."""
-        return self.joined(output, self.verdicts(seen, found, key))
-
-    @torch.no_grad()
-    def verdicts(
-        self, seen: Sequence[Tensor | None], found: Proposals, key: str | None = None, flip: bool = False
-    ) -> Verdicts:
-        """What the students say of the proposals: log p (N, K+1), how they move, (N, 4), and how well they agree with the
-        names of cells, (N, K). `seen` are their `inputs`, of the mirrored image for `flip`."""
-        device = next(self.parameters()).device
-        boxes = torch.from_numpy(found.boxes)
-        boxes = mirrored_boxes(boxes, found.width) if flip else boxes
-        there, rows = self.divided(boxes, found.width, found.height)
-        shown = [None if one is None else one.to(device) for one in seen], [some.to(device) for some in there]
-        asked = self.of(key)
-        if self.config.fixed:  # all read the same
-            read = asked[0].seen(*shown)  # type: ignore[operator]
-            said = [student.say(read) for student in asked]  # type: ignore[operator]
-        else:
-            said = [student(*shown) for student in asked]
-        prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0)
-        student, shift = torch.empty_like(prob), torch.empty(len(boxes), 4, device=device)
-        student[rows.to(device)] = prob.clamp(min=1e-30).log()
-        shift[rows.to(device)] = torch.stack([one.shift for one in said]).mean(dim=0)
-        cells = None
-        if self.config.names_cells:
-            at_finest = torch.full((len(boxes),), self.config.finest)
-            by, _ = at_scales(boxes, at_finest, self.config.scales, found.width, found.height)
-            finest = shown[0][self.config.finest], by[self.config.finest].to(device)
-            shares = torch.stack([one.shares(*finest) for one in asked]).mean(dim=0)  # type: ignore[operator]
-            cells = named_as(shares, covers(boxes, found.width, found.height).to(device))
-        return student, mirrored_shift(shift) if flip else shift, cells
-
-    def joined(self, output: Output, verdicts: Verdicts) -> Output:
-        """What a run says together with its students."""
-        student, shift, cells = verdicts
+    def joined(self, output: Output, student: Tensor, shift: Tensor, cells: Tensor | None) -> Output:
+        """What a run says together with its students: `looks.Verdicts`."""
         fused = self.fused(student, output, cells)
         return replace(output, student=student, fused=fused, shift=self.moving(shift))
 

@@ -20,6 +20,7 @@ from melm.files import cache_folder
 from melm.learn.data import Ready, read_features
 from melm.learn.features import boxes_of
 from melm.learn.lines_file import LinesFile, settings_beside, whole_lines
+from melm.learn.looks import Look
 from melm.learn.map_store import MapStore
 from melm.learn.model_file import Learned, load_model
 from melm.learn.network import branches_of, default_branch, forward
@@ -104,7 +105,7 @@ class Teacher:
                 seen = self.maps.get(key)
             else:
                 seen = self.students.inputs(self.network, read_image(path))
-            output, branch = self.students.judge(output, seen, found, key), "fused"
+            output, branch = Look(self.students, seen, found, key).judged(output), "fused"
         shift = output.shift_of(branch)
         places = None if shift is None else moved(boxes, shift.cpu(), found.width, found.height).numpy()
         return output.prob(branch).cpu().numpy(), places
