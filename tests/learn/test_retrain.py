@@ -370,7 +370,7 @@ def test_a_second_look(taught, small_scenes, shared_cache, flip):
     assert torch.equal(twice.shift, once.shift)
     places = moved(torch.from_numpy(found.boxes), once.shift, found.width, found.height)[best]
     there = Look(students, seen, replace(found, boxes=places.numpy()), flip=flip).first  # as if they were the proposals
-    torch.testing.assert_close(twice.student[best].exp(), (once.student[best].exp() + there.student.exp()) / 2)
+    torch.testing.assert_close(twice.student[best], (once.student[best] + there.student) / 2)
     first = look.first
     gained = twice.fused[best] - once.fused[best]
     expected = (twice.student - once.student)[best, :-1] + 0.5 * (there.cells - first.cells[best]) / 2
@@ -387,12 +387,13 @@ def test_a_second_look(taught, small_scenes, shared_cache, flip):
 
 
 def test_the_mean_of_two_looks():
-    """By hand: 0.2 and 0.6 give 0.4; cells -1 and -3 give -2; of rows that were not looked at again nothing changes."""
-    logs = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.0, 1.0]]).log()
+    """By hand: 0.2 and 0.8 give 0.4, for 0.4 * 0.4 = 0.2 * 0.8; cells -1 and -3 give -2; of rows that were not looked at again
+    nothing changes."""
+    logs = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.1, 0.9]]).log()
     first = Verdicts(logs, torch.arange(12.0).reshape(3, 4), torch.tensor([[-1.0], [-5.0], [-7.0]]))
-    again = Verdicts(torch.tensor([[0.6, 0.4], [0.0, 1.0]]).log(), torch.zeros(2, 4), torch.tensor([[-3.0], [-9.0]]))
+    again = Verdicts(torch.tensor([[0.8, 0.2], [0.4, 0.9]]).log(), torch.zeros(2, 4), torch.tensor([[-3.0], [-9.0]]))
     both = both_looks(first, again, torch.tensor([0, 2]))
-    torch.testing.assert_close(both.student.exp(), torch.tensor([[0.4, 0.6], [0.5, 0.5], [0.0, 1.0]]))
+    torch.testing.assert_close(both.student.exp(), torch.tensor([[0.4, 0.4], [0.5, 0.5], [0.2, 0.9]]))
     torch.testing.assert_close(both.cells, torch.tensor([[-2.0], [-5.0], [-8.0]]))
     assert torch.equal(both.shift, first.shift) and torch.isfinite(both.student).all()
     assert both_looks(first._replace(cells=None), again._replace(cells=None), torch.tensor([0, 2])).cells is None
