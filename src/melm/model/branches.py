@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from melm.model.linear import Linear
+
 
 @dataclass(frozen=True, slots=True)
 class Regions:
@@ -62,8 +64,8 @@ class Discovery(nn.Module):
 
     def __init__(self, width: int, classes: int, streams: int, surround: bool, prior_weight: float) -> None:
         super().__init__()
-        self.of_class = nn.Linear(width, classes)
-        self.of_location = nn.Linear(width, classes, bias=not surround) if streams == 2 or surround else None
+        self.of_class = Linear(width, classes)
+        self.of_location = Linear(width, classes, bias=not surround) if streams == 2 or surround else None
         self.surround, self.prior_weight = surround, prior_weight
         for layer in filter(None, (self.of_class, self.of_location)):
             start_small(layer)
@@ -88,7 +90,7 @@ class Localization(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.of_class = nn.Linear(width, classes + 1)
+        self.of_class = Linear(width, classes + 1)
         start_small(self.of_class)
 
     def forward(self, features: Tensor) -> Tensor:

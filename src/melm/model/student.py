@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from melm.model.backbones.backbone import Backbone
 from melm.model.branches import start_small
+from melm.model.linear import Linear
 from melm.model.pooling import roi_pool
 from melm.model.regions import map_of
 from melm.model.trunks import FrozenTrunk, means, mlp, normal_scale, region_parts, side_strips
@@ -38,7 +39,7 @@ class Verdict(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.of_class, self.of_place = nn.Linear(width, classes + 1), nn.Linear(width, 4)
+        self.of_class, self.of_place = Linear(width, classes + 1), Linear(width, 4)
         for layer in (self.of_class, self.of_place):
             start_small(layer)
 
@@ -57,7 +58,7 @@ class CellNames(nn.Module):
         super().__init__()
         self.channels, self.components = channels, components
         self.neck = mlp(channels + components, hidden, dropout)
-        self.of_class = nn.Linear(hidden, classes + 1)
+        self.of_class = Linear(hidden, classes + 1)
         start_small(self.of_class)
 
     def forward(self, cells: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ class Student(nn.Module):
         begin = trunk.of_map
         self.components = begin.kept
         if not fixed:
-            self.tail, self.reduce = tail, nn.Linear(trunk.backbone.channels, begin.kept)
+            self.tail, self.reduce = tail, Linear(trunk.backbone.channels, begin.kept)
             with torch.no_grad():
                 self.reduce.weight.copy_(begin.basis.T)
                 # in double precision: the same bits on any number of threads

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from melm.model.backbones.backbone import Backbone, Reading
 from melm.model.branches import Regions
 from melm.model.dropout import RectifiedDropout
+from melm.model.linear import Linear, linear
 from melm.model.pooling import frame_and_ring, region_means
 from melm.model.regions import pool_regions
 
@@ -185,7 +186,7 @@ class Components(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """(..., width) -> (..., kept)"""
-        return (values - self.mean) @ self.basis
+        return linear(values - self.mean, self.basis.T)
 
     def fit(self, samples: Tensor) -> None:
         """To samples (M, width); components without variance are 0."""
@@ -292,7 +293,7 @@ def mlp(width: int, hidden: int, dropout: float) -> nn.Module:
     """The neck of a model on a frozen trunk: two layers in the place of fc6 and fc7."""
     layers: list[nn.Module] = []
     for before in (width, hidden):
-        layer = nn.Linear(before, hidden)
+        layer = Linear(before, hidden)
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
         nn.init.zeros_(layer.bias)
         layers += [layer, RectifiedDropout(dropout), nn.Identity()]  # three: weights are named by their place

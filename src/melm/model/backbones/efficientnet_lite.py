@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from melm.model.backbones.backbone import Backbone, InputConvention
 from melm.model.backbones.folded import Folded, scale_and_shift
+from melm.model.linear import Linear
 
 LITE = InputConvention("rgb", 1.0, (127 / 255,) * 3, (128 / 255,) * 3)
 # repeats, kernel, stride, expansion and channels of each stage of Lite0
@@ -111,7 +112,7 @@ class EfficientNetLite(Backbone):
         self._blocks = nn.Sequential(*blocks)
         self._conv_head = SameConv2d(before, LAST, 1, bias=False)
         self._bn1 = _norm(LAST)
-        self._fc = nn.Linear(LAST, NAMES)
+        self._fc = Linear(LAST, NAMES)
         self.frozen = tuple(name for name, _ in self.named_children())
         self.train(self.training)  # batch normalisation in its lasting mode from the start
 
@@ -199,7 +200,7 @@ class _LookAround(torch.autograd.Function):
 def _merged(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Linear:
     """A 1x1 convolution and the normalisation after it, as one matrix."""
     scale, shift = scale_and_shift(norm)
-    layer = nn.Linear(convolution.in_channels, convolution.out_channels)
+    layer = Linear(convolution.in_channels, convolution.out_channels)
     with torch.no_grad():
         layer.weight.copy_(convolution.weight[:, :, 0, 0] * scale[:, None])
         layer.bias.copy_(shift)

@@ -1,6 +1,7 @@
 """EfficientNet-Lite for those who only read: the same numbers up to rounding, in two thirds of the time or less.
 
-Batch normalisation, which stays as it came, is part of the weights, and activations happen in place. Nothing here learns.
+Batch normalisation, which stays as it came, is part of the weights, and activations happen in the convolution or in place.
+Nothing here learns.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from melm.model.linear import onednn
+
 if TYPE_CHECKING:
     from melm.model.backbones.efficientnet_lite import EfficientNetLite, InvertedBlock, SameConv2d
 
 
 class Convolution:
-    """A convolution with the normalisation after it folded in, and ReLU6 in place."""
+    """A convolution with the normalisation after it folded in, and ReLU6."""
 
     def __init__(self, convolution: SameConv2d, norm: nn.BatchNorm2d, active: bool) -> None:
         scale, self.shift = scale_and_shift(norm)
@@ -32,15 +35,20 @@ class Convolution:
         # more on both sides, the convolution begins one cell early.
         early = [padding % 2 for padding in all_of_it]
         padding = [of.stride[axis] * early[axis] + all_of_it[axis] // 2 for axis in (0, 1)]
-        # oneDNN is asked by name: for a single image on one thread PyTorch would take 1x1 convolutions elsewhere
-        convolve = torch.mkldnn_convolution if onednn(x) else F.conv2d
-        y = convolve(
-            x, self.weight, self.shift, padding=padding, stride=of.stride, dilation=of.dilation, groups=of.groups
-        )
+        how = self.weight, self.shift
+        if onednn(x):
+            # by name: for a single image on one thread PyTorch would take 1x1 convolutions elsewhere, and ReLU6 apart
+            after = ("hardtanh", [0.0, 6.0]) if self.active else ("none", [])
+            y: Tensor = torch.ops.mkldnn._convolution_pointwise(
+                x, *how, padding, of.stride, of.dilation, of.groups, *after, ""
+            )
+        else:
+            y = F.conv2d(x, *how, padding=padding, stride=of.stride, dilation=of.dilation, groups=of.groups)
+            y = F.hardtanh_(y, 0.0, 6.0) if self.active else y
         for axis in (0, 1):
             if early[axis]:
                 y = y.narrow(2 + axis, 1, math.ceil(sizes[axis] / of.stride[axis]))
-        return F.hardtanh_(y, 0.0, 6.0) if self.active else y
+        return y
 
 
 class Block:
@@ -86,12 +94,6 @@ class Folded:
         for layer in self.last:
             map = layer(map)
         return map
-
-
-def onednn(x: Tensor) -> bool:
-    """Whether oneDNN can convolve it."""
-    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return there and x.device.type == "cpu" and x.dtype == torch.float32
 
 
 def scale_and_shift(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from melm.model.backbones.backbone import MATCONVNET, TORCHVISION, Backbone
+from melm.model.linear import Linear
 
 
 class ClassicBackbone(Backbone):
@@ -28,8 +29,8 @@ class ClassicBackbone(Backbone):
         self.pool = pool
         self.features = features
         self.channels = convolutions[steps[-1]].out_channels
-        self.fc6 = nn.Linear(self.pooled_size**2 * self.channels, features)
-        self.fc7 = nn.Linear(features, features)
+        self.fc6 = Linear(self.pooled_size**2 * self.channels, features)
+        self.fc7 = Linear(features, features)
 
     def trunk(self, image: Tensor) -> Tensor:
         for step in self.steps:
