@@ -11,6 +11,7 @@ from torch import Tensor
 
 from melm.learn.students import Students
 from melm.model.melm import Output
+from melm.model.precision import products
 from melm.model.regression import mirrored_shift, moved
 from melm.model.student import at_scales, named_as
 from melm.model.trunks import covers, means, mirrored_boxes, region_parts
@@ -65,11 +66,12 @@ class Look:
         boxes = mirrored_boxes(boxes, found.width) if self.flip else boxes
         there, rows = self.students.divided(boxes, found.width, found.height)
         shown = self.seen, [some.to(device) for some in there]
-        if config.fixed:  # all read the same
-            read = self.asked[0].seen(*shown)  # type: ignore[operator]
-            said = [student.say(read) for student in self.asked]  # type: ignore[operator]
-        else:
-            said = [student(*shown) for student in self.asked]
+        with products(config.precision, device):
+            if config.fixed:  # all read the same
+                read = self.asked[0].seen(*shown)  # type: ignore[operator]
+                said = [student.say(read) for student in self.asked]  # type: ignore[operator]
+            else:
+                said = [student(*shown) for student in self.asked]
         prob = torch.stack([one.log_prob.exp() for one in said]).mean(dim=0)
         student, shift = torch.empty_like(prob), torch.empty(len(boxes), 4, device=device)
         student[rows.to(device)] = prob.clamp(min=1e-30).log()
@@ -91,7 +93,8 @@ class Look:
     @cached_property
     def named(self) -> list[Tensor]:
         """What those who are asked call the cells of the largest map, (h, w, K) each."""
-        return [one.named(self.seen[self.config.finest]).contiguous() for one in self.asked]  # type: ignore[operator]
+        with products(self.config.precision, self.device):
+            return [one.named(self.seen[self.config.finest]).contiguous() for one in self.asked]  # type: ignore[operator]
 
 
 def best_rows(fused: Tensor, count: int) -> Tensor:

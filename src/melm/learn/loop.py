@@ -25,6 +25,7 @@ from melm.learn.run_folder import RunFolder
 from melm.model.cliques import NotFinite
 from melm.model.dropout import seeded
 from melm.model.melm import Losses, MinEntropyLoss
+from melm.model.precision import products
 from melm.model.trunks import FrozenTrunk
 
 SAVE_EVERY = 60.0  # seconds
@@ -314,8 +315,8 @@ def _seed(*parts: int) -> int:
 
 
 def _autocast(config: LearnConfig, processes: Processes) -> Any:
-    if config.precision == "fp32":
-        return nullcontext()
+    if config.precision == "fp32" or processes.device.type == "cpu":
+        return products(config.precision, processes.device)
     kind = torch.bfloat16 if config.precision == "bf16" else torch.float16
     return torch.autocast(processes.device.type, kind)
 

@@ -42,6 +42,8 @@ class MapStore:
             digest.update(name.encode())
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
         self.about = {"version": VERSION, "backbone": digest.hexdigest(), "scales": list(self.scales)}
+        if trunk.kind != torch.float32:
+            self.about["kind"] = str(trunk.kind)
         named = hashlib.blake2b(json.dumps(self.about, sort_keys=True).encode(), digest_size=6).hexdigest()
         self.folder = (cache or cache_folder()) / "maps" / f"{trunk.backbone.name}-{named}"
 

@@ -10,6 +10,7 @@ from melm.learn.presets import LearnConfig
 from melm.model.backbones import Backbone, build_backbone
 from melm.model.branches import Regions
 from melm.model.melm import MELM, Output
+from melm.model.precision import products
 from melm.model.trunks import FrozenTrunk, PooledHead, TunedTrunk, mlp
 from melm.proposals import Proposals
 
@@ -17,9 +18,9 @@ from melm.proposals import Proposals
 class Network(nn.Module):
     """What a run learns and a detector runs."""
 
-    def __init__(self, trunk: FrozenTrunk | TunedTrunk, melm: MELM) -> None:
+    def __init__(self, trunk: FrozenTrunk | TunedTrunk, melm: MELM, precision: str = "fp32") -> None:
         super().__init__()
-        self.trunk, self.melm = trunk, melm
+        self.trunk, self.melm, self.precision = trunk, melm, precision
 
     def tensors(self) -> dict[str, Tensor]:
         """Every parameter and buffer once, by name: a tuned backbone is part of both the trunk and MELM's neck."""
@@ -31,11 +32,11 @@ def build_network(config: LearnConfig, classes: int, backbone: Backbone | None =
     backbone = backbone or build_backbone(config.backbone)
     if config.trunk == "frozen":
         kept = config.components, config.named_components
-        frozen = FrozenTrunk(backbone, config.scales, config.normal_size, *kept)
+        frozen = FrozenTrunk(backbone, config.scales, config.normal_size, *kept, config.precision)
         neck = mlp(frozen.width, config.hidden, config.dropout)
-        return Network(frozen, MELM(neck, config.hidden, classes, config.settings))
+        return Network(frozen, MELM(neck, config.hidden, classes, config.settings), config.precision)
     tuned = TunedTrunk(backbone, config.settings.reads_surround)
-    return Network(tuned, MELM(PooledHead(backbone), backbone.features, classes, config.settings))
+    return Network(tuned, MELM(PooledHead(backbone), backbone.features, classes, config.settings), config.precision)
 
 
 @torch.no_grad()
@@ -47,9 +48,10 @@ def forward(network: Network, strength: float, regions: Regions, proposals: Prop
     boxes, prior, score, share = (torch.from_numpy(array).to(device) for array in given)
     regions = regions.each(lambda part: part.to(device))
     previous = None
-    if network.melm.config.feedback == "previous":
-        previous = network.melm(regions, boxes, prior, strength, score=score, share=share).objectness
-    output: Output = network.melm(regions, boxes, prior, strength, previous, score, share)
+    with products(network.precision, device):
+        if network.melm.config.feedback == "previous":
+            previous = network.melm(regions, boxes, prior, strength, score=score, share=share).objectness
+        output: Output = network.melm(regions, boxes, prior, strength, previous, score, share)
     return output
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from melm.errors import MelmError, UsageError, one_of
+from melm.model.precision import bf16_is_fast
 from melm.progress import Steps
 
 Thing = TypeVar("Thing")
@@ -49,8 +50,13 @@ class Processes:
 
     def check_precision(self, precision: str) -> None:
         """Refuses what this device cannot do in reasonable time."""
-        if precision != "fp32" and self.device.type == "cpu":
-            raise UsageError(f"precision {precision}: on a CPU only fp32 runs (others are many times slower there)")
+        if self.device.type == "cpu" and not (
+            precision == "fp32" or (precision == "bf16" and bf16_is_fast(self.device))
+        ):
+            raise UsageError(
+                f"precision {precision}: this CPU has no instructions for it, so that it would take many times as long as "
+                "fp32 (bf16 needs AMX, which Intel's servers have since 2023). Leave --precision out"
+            )
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """The module, with gradients averaged over all processes."""

@@ -79,6 +79,8 @@ def trunk_digest(trunk: FrozenTrunk, fitted: bool = True) -> str:
     of these sizes has the same."""
     digest = hashlib.blake2b(digest_size=16)
     reading = [trunk.backbone.name, str(trunk.backbone.convention), trunk.scales, trunk.normal_size]
+    if trunk.kind != torch.float32:
+        reading.append(str(trunk.kind))
     digest.update(json.dumps(reading).encode())
     basis = trunk.fitted()
     for name, value in sorted(trunk.state_dict().items()):

@@ -30,7 +30,7 @@ def discovery_loss(
     """
     present = (tags * known).to(log_not.dtype)
     absent = ((1 - tags) * known).to(log_not.dtype)
-    return present @ global_entropy(clique_log_prob, weighted) - absent @ log_not.sum(dim=0)
+    return torch.dot(present, global_entropy(clique_log_prob, weighted)) - torch.dot(absent, log_not.sum(dim=0))
 
 
 def kernel(overlap: Tensor, a: float) -> Tensor:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from melm.model.precision import in_products
+
 LEAST = 2**20  # multiplications, below which a call of oneDNN costs more than it saves
 
 
@@ -20,6 +22,8 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (..., n) by weight (m, n), (..., m)."""
+    if in_products(x.device):
+        return F.linear(x, weight, bias).float()  # what comes after is in single precision
     if not suits(x, weight):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
@@ -34,10 +38,10 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     return onednn(x) and weight.dtype == x.dtype and x.numel() * len(weight) >= LEAST
 
 
-def onednn(x: Tensor) -> bool:
+def onednn(x: Tensor, kinds: tuple[torch.dtype, ...] = (torch.float32,)) -> bool:
     """Whether oneDNN can work on it."""
     there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return there and x.device.type == "cpu" and x.dtype == torch.float32
+    return there and x.device.type == "cpu" and x.dtype in kinds
 
 
 class _Linear(torch.autograd.Function):

@@ -30,9 +30,10 @@ def roi_pool(features: Tensor, boxes: Tensor, size: int, scale: float, holes: Te
     NaN is passed on, as torch's own max pooling does (torchvision's operator, used on CUDA, drops it).
     """
     check(features, boxes, holes)
-    if features.device.type == "cpu" and features.dtype in (torch.float32, torch.float64):
+    if features.device.type == "cpu":
         rows, columns, out = bins(features, boxes, size, scale, holes)
-        return max_pool(features, rows, columns, out)
+        exact = features if features.dtype in (torch.float32, torch.float64) else features.float()
+        return max_pool(exact, rows, columns, out).to(features.dtype)
     ready_made = torchvision_ops() if features.is_cuda and holes is None else None
     if ready_made is not None:
         exact = features.float() if features.dtype in (torch.float16, torch.bfloat16) else features

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from melm.model.backbones.backbone import Backbone
 from melm.model.branches import Regions
 from melm.model.pooling import frame_and_ring, roi_pool
+from melm.model.precision import in_products
 
 
 def map_of(backbone: Backbone, image: Tensor) -> Tensor:
     """(H / stride, W / stride, C) of a normalised image (3, H, W)."""
-    features: Tensor = backbone.trunk(image[None])[0].permute(1, 2, 0).contiguous()
+    batch = image[None]
+    if in_products(image.device):  # channels last: single precision learns more slowly so, bfloat16 twice as fast
+        batch = batch.contiguous(memory_format=torch.channels_last)
+    features: Tensor = backbone.trunk(batch)[0].permute(1, 2, 0).contiguous()
     return features
 
 

@@ -17,6 +17,7 @@ from melm.model.branches import Regions
 from melm.model.dropout import RectifiedDropout
 from melm.model.linear import Linear, linear
 from melm.model.pooling import frame_and_ring, region_means
+from melm.model.precision import bf16_is_fast, products
 from melm.model.regions import pool_regions
 
 Pixels = NDArray[np.uint8]
@@ -33,12 +34,19 @@ class FrozenTrunk(nn.Module):
     """
 
     def __init__(
-        self, backbone: Backbone, scales: tuple[int, ...], normal_size: float, components: int, named: int = 0
+        self,
+        backbone: Backbone,
+        scales: tuple[int, ...],
+        normal_size: float,
+        components: int,
+        named: int = 0,
+        precision: str = "fp32",
     ) -> None:
         """`components` of the map and `named` of the names; 0 for a backbone without a classifier."""
         super().__init__()
         self.backbone = backbone.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.scales, self.normal_size = scales, normal_size
+        self.precision = precision
         self._read_as: tuple[tuple[tuple[int, int], ...], Reading] | None = None
         self.of_map = Components(backbone.channels, components)
         names = backbone.classifier.out_features if backbone.classifier else 0
@@ -65,36 +73,45 @@ class FrozenTrunk(nn.Module):
         """The backbone as it is now, arranged to be read; arranged anew when its weights have changed or moved."""
         now = tuple((t.data_ptr(), t._version) for t in (*self.backbone.parameters(), *self.backbone.buffers()))
         if self._read_as is None or self._read_as[0] != now:
-            self._read_as = now, self.backbone.reading()
+            self._read_as = now, self.backbone.reading(self.kind)
         return self._read_as[1]
+
+    @property
+    def kind(self) -> torch.dtype:
+        """Of the numbers it multiplies, where it is now."""
+        return torch.bfloat16 if self.precision == "bf16" and bf16_is_fast(self.device) else torch.float32
 
     @torch.no_grad()
     def look(self, pixels: Pixels, boxes: Tensor, scale: int | None = None, flip: bool = False) -> Regions:
         """Box, frame and ring (N, width) of boxes (N, 4) in an RGB image. All scales are read; `scale` is not used."""
-        return self._read(pixels, boxes, flip)[0].each(self.reduced)
+        with products(self.precision, self.device):
+            return self._read(pixels, boxes, flip)[0].each(self.reduced)
 
     @torch.no_grad()
     def look_for_students(
         self, pixels: Pixels, boxes: Tensor, scales: tuple[int, ...], deep: bool, flip: bool = False
     ) -> tuple[Regions, list[Tensor]]:
         """What `look` and `student_maps` give, the latter of the mirrored image for `flip`: the image is read once for both."""
-        regions, maps = self._read(pixels, boxes, flip, for_students=scales, deep=deep)
-        return regions.each(self.reduced), maps
+        with products(self.precision, self.device):
+            regions, maps = self._read(pixels, boxes, flip, for_students=scales, deep=deep)
+            return regions.each(self.reduced), maps
 
     @torch.no_grad()
     def student_maps(self, pixels: Pixels, scales: tuple[int, ...], deep: bool) -> list[Tensor]:
         """What a student begins with, of an image at each scale: what the first part of the trunk makes of it, (h, w, M) each;
         with `deep` the components of what the last part makes of that as well, (h, w, M + D)."""
         maps = []
-        for scale in scales:
-            first = self.reading().stem(self._image(resized(pixels, scale)))  # (1, M, h, w)
-            maps.append(self._for_student(first, self.reading().tail(first) if deep else None))
+        with products(self.precision, self.device):
+            for scale in scales:
+                first = self.reading().stem(self._image(resized(pixels, scale)))  # (1, M, h, w)
+                maps.append(self._for_student(first, self.reading().tail(first) if deep else None))
         return maps
 
     @torch.no_grad()
     def look_wide(self, pixels: Pixels, boxes: Tensor) -> Tensor:
         """The boxes alone with all channels (N, C), to `fit` on."""
-        return self._read(pixels, boxes, False, surround=False)[0].box
+        with products(self.precision, self.device):
+            return self._read(pixels, boxes, False, surround=False)[0].box
 
     def reduced(self, pooled: Tensor) -> Tensor:
         """What is kept (N, width) of the means of regions (N, C)."""
@@ -140,7 +157,7 @@ class FrozenTrunk(nn.Module):
                 [small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]
             ).repeat(2).to(device)
             assert last is not None
-            map = last[0].permute(1, 2, 0).contiguous()  # (h, w, C)
+            map = last[0].permute(1, 2, 0).float().contiguous()  # (h, w, C)
             for part, value in zip(
                 parts, means(map, *region_parts(there, len(parts)), self.backbone.stride), strict=True
             ):
@@ -157,9 +174,9 @@ class FrozenTrunk(nn.Module):
 
     def _for_student(self, first: Tensor, last: Tensor | None) -> Tensor:
         """Maps of both parts of the trunk, (1, M, h, w) and (1, C, h, w), as a student reads them, (h, w, M or M + D)."""
-        seen = [first[0].permute(1, 2, 0)]
+        seen = [first[0].permute(1, 2, 0).float()]
         if last is not None:
-            seen.append(self.of_map(last[0].permute(1, 2, 0)))
+            seen.append(self.of_map(last[0].permute(1, 2, 0).float()))
         return torch.cat(seen, dim=2).contiguous()
 
     @torch.no_grad()

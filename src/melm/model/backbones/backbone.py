@@ -75,8 +75,8 @@ class Backbone(nn.Module, ABC):
     def trunk(self, image: Tensor) -> Tensor:
         """The map that boxes are pooled from: (1, 3, H, W) -> (1, C, about H / stride, about W / stride)."""
 
-    def reading(self) -> Reading:
-        """The trunk for those who only read, with the weights it has now."""
+    def reading(self, kind: torch.dtype = torch.float32) -> Reading:
+        """The trunk for those who only read, with the weights it has now, perhaps in another kind of numbers."""
         return self
 
     def stem(self, image: Tensor) -> Tensor:

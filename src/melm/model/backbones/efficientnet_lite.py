@@ -132,8 +132,8 @@ class EfficientNetLite(Backbone):
     def classifier(self) -> nn.Linear:
         return self._fc
 
-    def reading(self) -> Folded:
-        return Folded(self)
+    def reading(self, kind: torch.dtype = torch.float32) -> Folded:
+        return Folded(self, kind)
 
     def split(self) -> tuple[nn.Module, int]:
         return Tail(self), self.middle

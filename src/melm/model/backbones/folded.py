@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 class Convolution:
     """A convolution with the normalisation after it folded in, and ReLU6."""
 
-    def __init__(self, convolution: SameConv2d, norm: nn.BatchNorm2d, active: bool) -> None:
-        scale, self.shift = scale_and_shift(norm)
+    def __init__(self, convolution: SameConv2d, norm: nn.BatchNorm2d, active: bool, kind: torch.dtype) -> None:
+        scale, shift = scale_and_shift(norm)
         folded = convolution.weight.detach() * scale[:, None, None, None]
-        self.weight = folded.contiguous(memory_format=torch.channels_last)
+        self.weight = folded.to(kind).contiguous(memory_format=torch.channels_last)
+        self.shift = shift.to(kind)
         self.of, self.active = convolution, active
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -36,7 +37,7 @@ class Convolution:
         early = [padding % 2 for padding in all_of_it]
         padding = [of.stride[axis] * early[axis] + all_of_it[axis] // 2 for axis in (0, 1)]
         how = self.weight, self.shift
-        if onednn(x):
+        if onednn(x, (torch.float32, torch.bfloat16)):
             # by name: for a single image on one thread PyTorch would take 1x1 convolutions elsewhere, and ReLU6 apart
             after = ("hardtanh", [0.0, 6.0]) if self.active else ("none", [])
             y: Tensor = torch.ops.mkldnn._convolution_pointwise(
@@ -54,10 +55,10 @@ class Convolution:
 class Block:
     """An `InvertedBlock`."""
 
-    def __init__(self, block: InvertedBlock) -> None:
-        self.widen = Convolution(block._expand_conv, block._bn0, True) if block.widens else None
-        self.around = Convolution(block._depthwise_conv, block._bn1, True)
-        self.narrow = Convolution(block._project_conv, block._bn2, False)
+    def __init__(self, block: InvertedBlock, kind: torch.dtype) -> None:
+        self.widen = Convolution(block._expand_conv, block._bn0, True, kind) if block.widens else None
+        self.around = Convolution(block._depthwise_conv, block._bn1, True, kind)
+        self.narrow = Convolution(block._project_conv, block._bn2, False, kind)
         self.adds = block.adds
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -66,21 +67,23 @@ class Block:
 
 
 class Folded:
-    """The trunk in two parts, as `Backbone.split` cuts it."""
+    """The trunk in two parts, as `Backbone.split` cuts it; its numbers are of the given kind."""
 
-    def __init__(self, network: EfficientNetLite) -> None:
-        blocks = [Block(block) for block in network._blocks]  # type: ignore[arg-type]
+    def __init__(self, network: EfficientNetLite, kind: torch.dtype) -> None:
+        self.kind = kind
+        blocks = [Block(block, kind) for block in network._blocks]  # type: ignore[arg-type]
         self.first: list[Convolution | Block] = [
-            Convolution(network._conv_stem, network._bn0, True),
+            Convolution(network._conv_stem, network._bn0, True, kind),
             *blocks[: network.cut],
         ]
         self.last: list[Convolution | Block] = [
             *blocks[network.cut :],
-            Convolution(network._conv_head, network._bn1, True),
+            Convolution(network._conv_head, network._bn1, True, kind),
         ]
 
     def stem(self, image: Tensor) -> Tensor:
         """(1, 3, H, W), channels last -> (1, M, h, w)"""
+        image = image.to(self.kind)
         for layer in self.first:
             image = layer(image)
         return image
