@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import hypothesis
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageDraw
 
 hypothesis.settings.register_profile("melm", deadline=None)  # the first call of a numba kernel compiles it
@@ -20,6 +21,18 @@ hypothesis.settings.load_profile("melm")
 def own_cache(tmp_path, monkeypatch):
     """No test touches the user's cache."""
     monkeypatch.setenv("MELM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def amx(monkeypatch):
+    """Says whether the processor has AMX; it multiplies bfloat16 all the same, if more slowly, where oneDNN can at all."""
+
+    def says(there):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": there}, raising=False)
+        if there and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            pytest.skip("oneDNN cannot multiply bfloat16 on this processor")
+
+    return says
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from melm.errors import MelmError, UsageError
 from melm.learn.model_file import load_model
 from melm.learn.teaching import teacher_digest
 from melm.recipe import Parts, commit, read_recipe, run_recipe, running
+from melm.recipe.reading import in_precision
 from melm.recipe.running import _check_weights
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -281,3 +282,22 @@ def test_a_commit_of_something_else_is_not_named(tmp_path, monkeypatch):
     (tmp_path / "installed").mkdir()
     monkeypatch.setattr(running, "__file__", str(tmp_path / "installed" / "running.py"))
     assert commit() is None
+
+
+def test_a_recipe_in_another_precision(small_scenes, tmp_path, amx):
+    """All its runs, those that are retrained too; what the processor cannot do is said before anything is learned."""
+    text = SMALL_RECIPE.replace('split = "train"\n', "") + "[runs.again]\nretrain = 'MELM'\n"
+    recipe, data, out = read_recipe(written(tmp_path, text)), Source(small_scenes / "train.json"), tmp_path / "out"
+    other = in_precision(recipe, "bf16")
+    assert {run.config.precision for run in other.runs if run.config} == {"bf16"}
+    assert {run.config.precision for run in recipe.runs if run.config} == {"fp32"}
+    assert in_precision(other, "fp32") == recipe
+    amx(False)
+    with pytest.raises(UsageError, match="precision bf16: this CPU"):
+        run_recipe(recipe, data, out, device="cpu", precision="bf16")
+    assert not out.exists()
+    amx(True)
+    only = replace(other, runs=tuple(run for run in other.runs if run.name == "MELM"), seeds=(0,))
+    results = run_recipe(only, data, out, device="cpu", workers=1, precision="bf16")
+    assert results["precision"] == "bf16"
+    assert json.loads((out / "MELM-0" / "run.json").read_text())["config"]["precision"] == "bf16"

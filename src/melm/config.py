@@ -15,6 +15,7 @@ TEACHINGS = ("accumulated", "chain")
 LABELS = ("soft", "confident_target", "literal", "smoothed", "hard", "clusters")
 REGIONS = ("all", "clique")
 FEEDBACKS = ("none", "same", "previous")
+PRECISIONS = ("fp32", "bf16", "fp16")  # what layers multiply in
 CHOICES = {
     "scoring": SCORINGS,
     "discovery_loss": DISCOVERY_LOSSES,

@@ -151,6 +151,6 @@ def test_epochs_that_somebody_asked_for_are_never_changed(words, epochs, small_s
     with click.Context(train) as context:
         train.parse_args(context, [str(small_scenes / "train-tags.csv"), "--out", "run", *words])
     options = dict(context.params)
-    names = ("epochs", "learning_rate", "accumulate", "precision", "seed")
+    names = ("epochs", "learning_rate", "accumulate", "seed")
     asked = {name: options.pop(name) for name in names}
     assert config_for(options, asked, source_of(options))[0].epochs == epochs

@@ -6,10 +6,11 @@ import json
 import pytest
 from PIL import Image
 
-from learners import small_arguments, small_train, weights_of
+from learners import small_arguments, small_config, small_train, weights_of
 from melm.data import DataError
 from melm.errors import MelmError, UsageError
 from melm.learn.run_folder import RunFolder
+from melm.learn.train import features
 from melm.proposals import ProposalSettings
 
 
@@ -176,10 +177,15 @@ def test_nothing_to_learn_from_is_refused(own_scenes, tmp_path, command, kind):
     assert not (tmp_path / "run").exists()
 
 
-def test_settings_that_do_not_go_together_are_refused(small_scenes, shared_cache, tmp_path, command):
+def test_settings_that_do_not_go_together_are_refused(small_scenes, shared_cache, tmp_path, command, amx):
     data = small_scenes / "train-tags.csv"
-    with pytest.raises(UsageError, match="on a CPU only fp32 runs"):
-        small_train(data, tmp_path / "run", precision="bf16")
+    amx(False)
+    for work in (
+        small_train,
+        lambda data, out, precision: features(data, small_config(precision=precision), device="cpu"),
+    ):
+        with pytest.raises(UsageError, match="precision bf16: this CPU has no instructions for it"):
+            work(data, tmp_path / "run", precision="bf16")
     result = command(*small_arguments(data, tmp_path / "run"), "--set", "learning_rat=1")
     assert result.returncode == 2 and "Did you mean 'learning_rate'?" in result.stderr
     result = command(*small_arguments(data, tmp_path / "run"), "--set", "epochs")

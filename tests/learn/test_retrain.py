@@ -1068,9 +1068,27 @@ def test_other_weights_under_a_run_that_goes_on_are_refused(learned, small_scene
         small_retrain(learned.run, small_scenes, tmp_path / "run", config)
 
 
-def test_what_the_cpu_cannot_do_is_said_first(learned, small_scenes, tmp_path):
-    with pytest.raises(UsageError, match="on a CPU only fp32 runs"):
-        small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(precision="bf16"))
+@pytest.mark.parametrize("config", [CONFIG, WHOLE], ids=["own trunk", "whole"])
+def test_retraining_in_bfloat16(learned, small_scenes, shared_cache, tmp_path, config, amx):
+    """Twice the same, and not what single precision learns; images can be looked at, on another processor too."""
+    amx(True)
+    config = config.with_(precision="bf16", epochs=1, second_look=5)
+    runs = [small_retrain(learned.run, small_scenes, tmp_path / name, config) for name in ("one", "two")]
+    exact = small_retrain(learned.run, small_scenes, tmp_path / "exact", replace(config, precision="fp32"))
+    one, two, other = map(weights_of, (*runs, exact))
+    assert one == two != other and one.keys() == other.keys()
+    image = min((small_scenes / "train").glob("*.jpg"))
+    fast = load(runs[0], device="cpu")(image)
+    amx(False)
+    plain = load(runs[0], device="cpu")(image)
+    assert fast.scores[0] == pytest.approx(plain.scores[0], rel=0.1)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_what_the_cpu_cannot_do_is_said_first(learned, small_scenes, tmp_path, precision, amx):
+    amx(False)
+    with pytest.raises(UsageError, match=f"{precision}: this CPU has no instructions for it"):
+        small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(precision=precision))
     assert not (tmp_path / "run").exists()
 
 

@@ -347,7 +347,7 @@ def config_of(words):
     """The configuration that a command line learns with."""
     assert words[:2] == ("melm", "train")
     options = train.make_context("train", list(words[2:])).params
-    changes = {name: options.pop(name) for name in ("epochs", "learning_rate", "accumulate", "precision", "seed")}
+    changes = {name: options.pop(name) for name in ("epochs", "learning_rate", "accumulate", "seed")}
     changes = {name: value for name, value in changes.items() if value is not None}
     if "epochs" in changes:
         changes["drop_after"] = max(1, changes["epochs"] * 3 // 4)

@@ -11,8 +11,15 @@ from typing import Any
 import click
 
 from melm.commands.options import Command, Name, data_options, file_of, source_of, taken, with_option, workers_option
+from melm.config import PRECISIONS
 from melm.errors import UsageError, one_of
 from melm.proposals.record import FILE_BOXES, METHODS
+
+precision_option = click.option(
+    "--precision",
+    type=Name("precision", PRECISIONS),
+    help="What layers multiply in. bf16 and fp16 are for a GPU, bf16 for a CPU with AMX, too.  [default: fp32]",
+)
 
 
 def learning_options(command: Command) -> Command:
@@ -43,6 +50,7 @@ def learning_options(command: Command) -> Command:
                 "each backbone.",
             ),
             click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda."),
+            precision_option,
             click.option(
                 "--set",
                 "changes",
@@ -63,7 +71,7 @@ def learning_config(options: dict[str, Any], changes: dict[str, Any]) -> Any:
     from melm.proposals import ProposalSettings
 
     changes |= _changes(options.pop("changes"))
-    for name in ("backbone", "weights", "weights_sha256"):
+    for name in ("backbone", "weights", "weights_sha256", "precision"):
         given = options.pop(name)
         if given is not None:
             changes[name] = given
@@ -182,9 +190,6 @@ def features(workers: int, **options: Any) -> int:
 @click.option("--epochs", type=int, help="Times every image is seen; the preset's if not given.")
 @click.option("--learning-rate", type=float, help="The preset's if not given; a tenth of it for the last quarter.")
 @click.option("--accumulate", type=int, help="Images a step and process; the preset's if not given.")
-@click.option(
-    "--precision", type=Name("precision", ("fp32", "bf16", "fp16")), help="Of the step, on a GPU.  [default: fp32]"
-)
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
 @click.option("--overwrite", is_flag=True, help="Start the run in --out anew.")
 @click.option("--tensorboard", is_flag=True, help="Write TensorBoard files into the run too.")
@@ -230,7 +235,7 @@ def train(
     from melm.learn.train import train as learn_detector
 
     source = source_of(options)
-    given = taken(options, "epochs", "learning_rate", "accumulate", "precision", "seed")
+    given = taken(options, "epochs", "learning_rate", "accumulate", "seed")
     config, ready_made = config_for(options, given, source)
     after_epoch = _while_learning(out, source, config, ready_made, measure, measure_images, watch)
     learn_detector(
@@ -270,6 +275,7 @@ def train(
     "[default: 2; 1 of a whole network]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same machine: same numbers.")
+@precision_option
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Any other setting; can be repeated.")
 @click.option("--file", type=click.Path(path_type=Path), help="The boxes that RUN learned on, if they are of a file.")
 @click.option("--file-boxes", type=Name("way to write boxes", FILE_BOXES), help="How FILE writes boxes.")
@@ -294,7 +300,8 @@ def retrain(run: Path, out: Path, changes: tuple[str, ...], workers: int, **opti
     from melm.learn.retrain import retrain as learn_students
     from melm.learn.students import RetrainConfig
 
-    given = {name: options.pop(name) for name in ("backbone", "weights", "weights_sha256", "epochs", "folds", "seed")}
+    names = ("backbone", "weights", "weights_sha256", "epochs", "folds", "seed", "precision")
+    given = {name: options.pop(name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None} | _changes(changes)
     source = source_of(options)
     config = RetrainConfig().with_(**settings)

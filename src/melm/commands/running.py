@@ -15,7 +15,7 @@ from melm.commands.options import reading_options, source_of, taken, workers_opt
 from melm.errors import UsageError
 
 READING = {"format", "split", "images", "classes", "background", "limit"}
-OF_RECIPE = {"recipe", "path", "data", "out", "basis", "device", "workers", *READING}  # what goes with one
+OF_RECIPE = {"recipe", "path", "data", "out", "basis", "device", "workers", "precision", *READING}  # what goes with one
 
 
 @click.command()
@@ -78,7 +78,7 @@ def run(context: click.Context, /, path: Path | None, data: Path | None, out: Pa
         source,
         out,
         config,
-        again=RetrainConfig(seed=config.seed) if again else None,
+        again=RetrainConfig(seed=config.seed, precision=config.precision) if again else None,
         exports=exports,
         proposals_file=ready_made,
         say=lambda text: print(text, flush=True),
@@ -112,6 +112,6 @@ def _recipe(context: click.Context, recipe: Path, out: Path | None, options: dic
         out or Path("runs") / recipe.stem,
         say=lambda text: print(text, flush=True),
         bases=options.pop("basis"),
-        **taken(options, "device", "workers"),
+        **taken(options, "device", "workers", "precision"),
     )
     return 0

@@ -10,7 +10,7 @@ from melm.learn.presets import LearnConfig
 from melm.model.backbones import Backbone, build_backbone
 from melm.model.branches import Regions
 from melm.model.melm import MELM, Output
-from melm.model.precision import products
+from melm.model.precision import arranged, products
 from melm.model.trunks import FrozenTrunk, PooledHead, TunedTrunk, mlp
 from melm.proposals import Proposals
 
@@ -35,7 +35,7 @@ def build_network(config: LearnConfig, classes: int, backbone: Backbone | None =
         frozen = FrozenTrunk(backbone, config.scales, config.normal_size, *kept, config.precision)
         neck = mlp(frozen.width, config.hidden, config.dropout)
         return Network(frozen, MELM(neck, config.hidden, classes, config.settings), config.precision)
-    tuned = TunedTrunk(backbone, config.settings.reads_surround)
+    tuned = TunedTrunk(arranged(backbone, config.precision), config.settings.reads_surround)
     return Network(tuned, MELM(PooledHead(backbone), backbone.features, classes, config.settings), config.precision)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from melm.config import METHODS, MethodConfig, check_fields, method_config
+from melm.config import METHODS, PRECISIONS, MethodConfig, check_fields, method_config
 from melm.errors import UsageError, did_you_mean, one_of
 from melm.model.backbones import BACKBONES
 from melm.model.recurrence import feedback_strength
@@ -109,7 +109,7 @@ class LearnConfig:
 def check_learning(config: Any) -> None:
     """Refuses what nothing can learn with."""
     one_of("optimizer", config.optimizer, OPTIMIZERS)
-    one_of("precision", config.precision, ("fp32", "bf16", "fp16"))
+    one_of("precision", config.precision, PRECISIONS)
     if not 0 < config.learning_rate < float("inf"):
         raise UsageError(f"learning_rate is {config.learning_rate}; a number above 0 was expected")
     if not (0 <= config.dropout < 1 and 0 <= config.momentum < 1 and 0 <= config.weight_decay < float("inf")):

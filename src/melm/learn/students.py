@@ -20,6 +20,7 @@ from melm.learn.presets import LearnConfig, check_learning, check_scales, enough
 from melm.model.backbones import BACKBONES, build_backbone
 from melm.model.branches import Regions
 from melm.model.melm import Output
+from melm.model.precision import arranged
 from melm.model.scoring import log_class
 from melm.model.student import FastRCNN, Student, at_scales, by_scale
 from melm.model.trunks import FrozenTrunk, Pixels, mirrored, resized
@@ -245,7 +246,10 @@ class Students(nn.Module):
         self.teacher = config.branch(own)  # `own`: the branch that detects, of the run that teaches
         students: list[nn.Module]
         if config.whole:
-            students = [FastRCNN(build_backbone(config.backbone), classes) for _ in range(config.folds)]
+            students = [
+                arranged(FastRCNN(build_backbone(config.backbone), classes), config.precision)
+                for _ in range(config.folds)
+            ]
         else:
             trunk = frozen_trunk(network, config)
             self.normal_size = trunk.normal_size

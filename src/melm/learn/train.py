@@ -105,6 +105,7 @@ def features(
     if config.trunk != "frozen":
         raise UsageError(f"preset {config.preset}: its trunk learns along, so nothing of it can be stored")
     with joined(device) as processes:
+        processes.check_precision(config.precision)
         images = read_tags(source)
         config = with_boxes_of(config, proposals_file)
         ready = prepare(images, config, processes, workers, proposals_file, skip_bad)

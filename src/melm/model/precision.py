@@ -6,8 +6,12 @@ without it, many times fewer than in single precision.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 import torch
+from torch import nn
+
+Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def bf16_is_fast(device: torch.device) -> bool:
@@ -24,6 +28,12 @@ def products(precision: str, device: torch.device) -> AbstractContextManager[obj
     if precision == "bf16" and bf16_is_fast(device):
         return torch.autocast("cpu", torch.bfloat16)
     return nullcontext()
+
+
+def arranged(network: Kind, precision: str) -> Kind:
+    """The same network, its weights in the order in which convolutions in this precision read them: channels last for bf16, which
+    learns in two thirds of the time so."""
+    return network.to(memory_format=torch.channels_last) if precision == "bf16" else network  # type: ignore[call-overload]
 
 
 def in_products(device: torch.device) -> bool:

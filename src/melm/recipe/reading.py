@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,13 @@ def _only(path: Path, kept: Any, known: Sequence[str], where: str) -> None:
         raise UsageError(f"{path}: {where.rstrip('.')}: agree is 0 or more")
     if not 0 <= kept.get("vote", 0) <= 1 or kept.get("draws", 1) < 1 or kept.get("limit", 1) < 1:
         raise UsageError(f"{path}: {where.rstrip('.')}: vote is from 0 to 1, draws and limit are 1 or more")
+
+
+def in_precision(recipe: Recipe, precision: str) -> Recipe:
+    """The same with every run learned and looked at in another precision."""
+    learned = [None if run.config is None else replace(run.config, precision=precision) for run in recipe.runs]
+    runs = [replace(run, config=config) for run, config in zip(recipe.runs, learned, strict=True)]
+    return replace(recipe, runs=tuple(runs))
 
 
 def in_turn(runs: Sequence[Run]) -> list[Run]:

@@ -20,6 +20,7 @@ from melm.errors import MelmError, UsageError
 from melm.files import write_whole
 from melm.learn.model_file import basis_of, load_card, load_model
 from melm.learn.presets import LearnConfig
+from melm.learn.processes import Processes, device_named
 from melm.learn.retrain import retrain
 from melm.learn.run_folder import data_record, versions
 from melm.learn.students import RetrainConfig, with_all_names
@@ -31,7 +32,7 @@ from melm.measure.truth import Truth, read_truth
 from melm.model.backbones.sources import locate
 from melm.progress import Steps, duration
 from melm.proposals import ProposalStore, make_proposals
-from melm.recipe.reading import Measure, Recipe, in_turn, students_of
+from melm.recipe.reading import Measure, Recipe, in_precision, in_turn, students_of
 from melm.show.evaluation_report import Report
 from melm.workers import available_cores
 
@@ -75,14 +76,19 @@ def run_recipe(
     bases: Sequence[Path] = (),
     device: str = "auto",
     workers: int | None = None,
+    precision: str | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Learns and measures everything the recipe says, going on where it stopped; `out`/results.json, and the same as a value.
-    `bases` are earlier runs, one for each backbone: images are read as they do it."""
+    `bases` are earlier runs, one for each backbone: images are read as they do it. `precision`: of all runs, in the place of
+    the recipe's."""
     say(recipe.about)
     if recipe.not_run:
         say(f"Not run by us: {recipe.not_run}")
     workers = workers or available_cores()
+    if precision is not None:
+        Processes(0, 1, device_named(device)).check_precision(precision)
+        recipe = in_precision(recipe, precision)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,6 +118,7 @@ def run_recipe(
         "recipe": recipe.path.name,
         "text": recipe.text,
         "data": str(data.path),
+        **({"precision": precision} if precision else {}),
         "machine": machine(),
         "commit": commit(),
         "versions": versions(),
