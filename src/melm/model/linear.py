@@ -1,5 +1,6 @@
 """Linear layers, by oneDNN where it can: PyTorch gives single-precision products on a CPU to MKL, which takes twice as long on
-processors that are not Intel's (`benchmarks/bench_linear.py`). The same numbers up to rounding.
+processors that are not Intel's; on those the way back takes a tenth longer by oneDNN (`benchmarks/bench_linear.py`). The same
+numbers up to rounding.
 """
 
 from __future__ import annotations
