@@ -26,7 +26,9 @@ def products(precision: str, device: torch.device) -> AbstractContextManager[obj
     """While this lasts (in this thread), layers multiply in the precision of a run, if that is bf16 and this processor is made
     for it; in single precision otherwise, so that a run can be used anywhere."""
     if precision == "bf16" and bf16_is_fast(device):
-        return torch.autocast("cpu", torch.bfloat16)
+        # without the cache of rounded weights: threads share it, and one that is done would clear it for the others, so that
+        # which gradients are added in which precision would depend on who is first
+        return torch.autocast("cpu", torch.bfloat16, cache_enabled=False)
     return nullcontext()
 
 
