@@ -1,4 +1,4 @@
-"""How fast a CPU with AMX works in bfloat16 (`--precision bf16`, `model/precision.py`), and in single precision.
+"""How fast a CPU with instructions for bfloat16 works in it (`--precision bf16`, `model/precision.py`), and in single precision.
 
     python benchmarks/bench_precision.py
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "precision.json")
     options = parser.parse_args()
     if not bf16_is_fast(CPU):
-        raise MelmError("this CPU has no AMX, without which bf16 is refused")
+        raise MelmError("this CPU has no AVX-512 BF16, without which bf16 is refused")
     keep_freed_memory()
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
@@ -94,7 +94,9 @@ def main() -> None:
                     seconds[precision].append(time.perf_counter() - started)
             median = {precision: statistics.median(times[2:]) for precision, times in seconds.items()}
             slow, fast = median["fp32"], median["bf16"]
-            print(f"{title:34s}{1e3 * slow:8.0f} ms in fp32{1e3 * fast:8.0f} ms in bf16: {slow / fast:.1f} times as fast")
+            print(
+                f"{title:34s}{1e3 * slow:8.0f} ms in fp32{1e3 * fast:8.0f} ms in bf16: {slow / fast:.1f} times as fast"
+            )
             results[title] = median
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps({"torch": torch.__version__, "seconds": results}, indent=2) + "\n")

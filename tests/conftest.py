@@ -24,11 +24,11 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def amx(monkeypatch):
-    """Says whether the processor has AMX; it multiplies bfloat16 all the same, if more slowly, where oneDNN can at all."""
+def bf16(monkeypatch):
+    """Says whether the processor is made for bfloat16; it multiplies all the same, if more slowly, where oneDNN can at all."""
 
     def says(there):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": there}, raising=False)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: there, raising=False)
         if there and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             pytest.skip("oneDNN cannot multiply bfloat16 on this processor")
 

@@ -284,7 +284,7 @@ def test_a_commit_of_something_else_is_not_named(tmp_path, monkeypatch):
     assert commit() is None
 
 
-def test_a_recipe_in_another_precision(small_scenes, tmp_path, amx):
+def test_a_recipe_in_another_precision(small_scenes, tmp_path, bf16):
     """All its runs, those that are retrained too; what the processor cannot do is said before anything is learned."""
     text = SMALL_RECIPE.replace('split = "train"\n', "") + "[runs.again]\nretrain = 'MELM'\n"
     recipe, data, out = read_recipe(written(tmp_path, text)), Source(small_scenes / "train.json"), tmp_path / "out"
@@ -292,11 +292,11 @@ def test_a_recipe_in_another_precision(small_scenes, tmp_path, amx):
     assert {run.config.precision for run in other.runs if run.config} == {"bf16"}
     assert {run.config.precision for run in recipe.runs if run.config} == {"fp32"}
     assert in_precision(other, "fp32") == recipe
-    amx(False)
-    with pytest.raises(UsageError, match="precision bf16: this CPU"):
+    bf16(False)
+    with pytest.raises(UsageError, match="precision bf16: too slow on this CPU"):
         run_recipe(recipe, data, out, device="cpu", precision="bf16")
     assert not out.exists()
-    amx(True)
+    bf16(True)
     only = replace(other, runs=tuple(run for run in other.runs if run.name == "MELM"), seeds=(0,))
     results = run_recipe(only, data, out, device="cpu", workers=1, precision="bf16")
     assert results["precision"] == "bf16"

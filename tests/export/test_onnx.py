@@ -223,6 +223,18 @@ def test_the_file_of_a_retrained_run(taught, runtime, tmp_path):
     assert written.parity.difference <= 1e-4 and written.parity.same_best == 1 and written.parity.pixels <= 0.01
 
 
+def test_the_file_of_a_run_that_learned_in_bfloat16(learned, taught, runtime, tmp_path, bf16):
+    """It is in single precision, and so is what it is compared with."""
+    bf16(True)
+    for run in (learned.run, taught):
+        detector = melm.load(run, device="cpu")
+        detector.network.precision = detector.network.trunk.precision = "bf16"
+        if detector.students:
+            detector.students.config = replace(detector.students.config, precision="bf16")
+        written = onnx_model.export_onnx(detector, tmp_path / "it.onnx")
+        assert written.parity.difference <= 1e-4 and written.parity.same_best == 1
+
+
 @pytest.mark.parametrize("looked_at", [7, 10_000])
 def test_the_file_of_students_that_look_twice(taught, runtime, tmp_path, looked_at):
     detector = melm.load(taught, device="cpu")

@@ -1068,26 +1068,38 @@ def test_other_weights_under_a_run_that_goes_on_are_refused(learned, small_scene
         small_retrain(learned.run, small_scenes, tmp_path / "run", config)
 
 
-@pytest.mark.parametrize("config", [CONFIG, WHOLE], ids=["own trunk", "whole"])
-def test_retraining_in_bfloat16(learned, small_scenes, shared_cache, tmp_path, config, amx):
-    """Twice the same, and not what single precision learns; images can be looked at, on another processor too."""
-    amx(True)
-    config = config.with_(precision="bf16", epochs=1, second_look=5)
-    runs = [small_retrain(learned.run, small_scenes, tmp_path / name, config) for name in ("one", "two")]
+@pytest.mark.parametrize(
+    "config", [CONFIG, CONFIG.with_(tail_share=0.1), WHOLE], ids=["fixed", "last stages learn", "whole"]
+)
+def test_retraining_in_bfloat16(learned, small_scenes, shared_cache, tmp_path, config, bf16):
+    """Stopped and gone on with, the same as in one go, and not what single precision learns; images can be looked at, on another
+    processor too."""
+    bf16(True)
+    config = config.with_(precision="bf16", epochs=2, second_look=5)
+
+    def stop(epochs, network, strength):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small_retrain(learned.run, small_scenes, tmp_path / "two", config, after_epoch=stop)
+    run, again = (small_retrain(learned.run, small_scenes, tmp_path / name, config) for name in ("one", "two"))
     exact = small_retrain(learned.run, small_scenes, tmp_path / "exact", replace(config, precision="fp32"))
-    one, two, other = map(weights_of, (*runs, exact))
+    one, two, other = map(weights_of, (run, again, exact))
     assert one == two != other and one.keys() == other.keys()
     image = min((small_scenes / "train").glob("*.jpg"))
-    fast = load(runs[0], device="cpu")(image)
-    amx(False)
-    plain = load(runs[0], device="cpu")(image)
+    detector = load(run, device="cpu")
+    fast, exactly = detector(image), detector.exact()(image)
+    assert np.array_equal(detector(image).scores, fast.scores) and detector.exact().exact() is not detector
+    bf16(False)
+    plain = load(run, device="cpu")(image)
+    assert np.array_equal(exactly.scores, plain.scores)
     assert fast.scores[0] == pytest.approx(plain.scores[0], rel=0.1)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_what_the_cpu_cannot_do_is_said_first(learned, small_scenes, tmp_path, precision, amx):
-    amx(False)
-    with pytest.raises(UsageError, match=f"{precision}: this CPU has no instructions for it"):
+def test_what_the_cpu_cannot_do_is_said_first(learned, small_scenes, tmp_path, precision, bf16):
+    bf16(False)
+    with pytest.raises(UsageError, match=f"{precision}: too slow on this CPU"):
         small_retrain(learned.run, small_scenes, tmp_path / "run", CONFIG.with_(precision=precision))
     assert not (tmp_path / "run").exists()
 

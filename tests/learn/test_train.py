@@ -173,10 +173,10 @@ def test_the_papers_network_learns_as_a_whole(small_scenes, tmp_path):
         assert torch.equal(before, learned.get_parameter(name)) != before.requires_grad, name
 
 
-def test_learning_in_bfloat16(small_scenes, learned, tmp_path, amx):
-    """On a CPU that is made for it: nearly what single precision learns, twice the same. A processor without AMX can use the
-    run, and says nearly the same."""
-    amx(True)
+def test_learning_in_bfloat16(small_scenes, learned, tmp_path, bf16):
+    """On a CPU that is made for it: nearly what single precision learns, twice the same. Another processor can use
+    the run, and says nearly the same."""
+    bf16(True)
     one, two = (
         small_train(small_scenes / "train-tags.csv", tmp_path / name, precision="bf16") for name in ("one", "two")
     )
@@ -187,6 +187,6 @@ def test_learning_in_bfloat16(small_scenes, learned, tmp_path, amx):
     assert first["gradient"] == pytest.approx(exact["gradient"], rel=0.1)
     image = min((small_scenes / "train").glob("*.jpg"))
     fast = load(one, device="cpu")(image)
-    amx(False)
+    bf16(False)
     plain = load(one, device="cpu")(image)
     assert len(plain) and abs(fast.scores[0] - plain.scores[0]) < 0.05 * plain.scores[0]

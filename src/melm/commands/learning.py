@@ -18,7 +18,8 @@ from melm.proposals.record import FILE_BOXES, METHODS
 precision_option = click.option(
     "--precision",
     type=Name("precision", PRECISIONS),
-    help="What layers multiply in. bf16 and fp16 are for a GPU, bf16 for a CPU with AMX, too.  [default: fp32]",
+    help="What layers multiply in. bf16 and fp16 are for a GPU, bf16 for a CPU with AVX-512 BF16 (servers since about 2023), "
+    "too.  [default: fp32]",
 )
 
 

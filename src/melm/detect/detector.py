@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -107,6 +108,17 @@ class Detector:
                 "or choose a method with --proposals"
             )
         return settings
+
+    def exact(self) -> Detector:
+        """The same in single precision, if it learned in another."""
+        spoken = {self.network.precision, self.students.config.precision if self.students else "fp32"}
+        if spoken == {"fp32"}:
+            return self
+        other = deepcopy(self)
+        other.network.precision = other.network.trunk.precision = "fp32"
+        if other.students:
+            other.students.config = replace(other.students.config, precision="fp32")
+        return other
 
     def __call__(self, image: Pixels | Path | str, proposals: Proposals | None = None) -> Detections:
         """What is found in an upright RGB image (H, W, 3) or an image file."""

@@ -77,6 +77,7 @@ def export_onnx(
         path.parent.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     except OSError as error:
         raise MelmError(f"{path.parent}: cannot be made ({error.strerror})") from None
+    detector = detector.exact()  # as what is exported
     examples = [drawn(*sizes, seed) for seed, sizes in enumerate(DRAWN)] + [given(detector, image) for image in images]
     model, card = to_onnx(detector, opset)
     parity = compared(detector, model, examples)

@@ -76,10 +76,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
     """Gives an optimizer the state that `optimizer_tensors` took from one like it."""
     state: dict[int, dict[str, Tensor]] = {}
+    learned = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, value in tensors.items():
         if name.startswith("optimizer."):
             _, number, key = name.split(".", 2)
-            state.setdefault(int(number), {})[key] = value
+            of = learned[int(number)] if int(number) < len(learned) else value
+            # laid out as the parameter: fused optimizers go through both as they lie in memory
+            laid_out = torch.empty_like(of, dtype=value.dtype).copy_(value) if value.shape == of.shape else value
+            state.setdefault(int(number), {})[key] = laid_out
     kept = optimizer.state_dict()
     optimizer.load_state_dict({"state": state, "param_groups": kept["param_groups"]})
 

@@ -301,8 +301,10 @@ def _look(
 
 def _add(weights: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
     for weight, gradient in zip(weights, gradients, strict=True):
-        if gradient is not None:  # anew: several weights may have been given the same one
-            weight.grad = gradient.contiguous() if weight.grad is None else weight.grad + gradient
+        if gradient is not None:
+            if weight.grad is None:  # its own, for several may have been given the same one; laid out as the weight
+                weight.grad = torch.zeros_like(weight)
+            weight.grad += gradient
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> float:

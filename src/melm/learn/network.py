@@ -35,7 +35,7 @@ def build_network(config: LearnConfig, classes: int, backbone: Backbone | None =
         frozen = FrozenTrunk(backbone, config.scales, config.normal_size, *kept, config.precision)
         neck = mlp(frozen.width, config.hidden, config.dropout)
         return Network(frozen, MELM(neck, config.hidden, classes, config.settings), config.precision)
-    tuned = TunedTrunk(arranged(backbone, config.precision), config.settings.reads_surround)
+    tuned = TunedTrunk(arranged(backbone, config.precision), config.settings.reads_surround, config.precision)
     return Network(tuned, MELM(PooledHead(backbone), backbone.features, classes, config.settings), config.precision)
 
 

@@ -54,8 +54,8 @@ class Processes:
             precision == "fp32" or (precision == "bf16" and bf16_is_fast(self.device))
         ):
             raise UsageError(
-                f"precision {precision}: this CPU has no instructions for it, so that it would take many times as long as "
-                "fp32 (bf16 needs AMX, which Intel's servers have since 2023). Leave --precision out"
+                f"precision {precision}: too slow on this CPU, many times as slow as fp32. bf16 needs AVX-512 BF16, as servers "
+                "have since about 2023; fp16 is for GPUs. Leave --precision out"
             )
 
     def wrap(self, module: nn.Module) -> nn.Module:

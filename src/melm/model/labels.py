@@ -111,5 +111,5 @@ def _mean_around_each(prob: Tensor, proposals: Tensor, near: Tensor, which: Tens
         around = near & (which == p)
         if around.any():
             g = kernel(overlaps(proposals[around], proposals[around]).to(prob.dtype), a)  # (M, M)
-            result[around] = g @ prob[around] / g.sum(dim=1)
+            result[around] = (g * prob[around]).sum(dim=1) / g.sum(dim=1)
     return result

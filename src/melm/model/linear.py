@@ -1,5 +1,5 @@
 """Linear layers, by oneDNN where it can: PyTorch gives single-precision products on a CPU to MKL, which takes twice as long on
-processors that are not Intel's; on those the way back takes a tenth longer by oneDNN (`benchmarks/bench_linear.py`). The same
+processors that are not Intel's; on those the way back takes an eighth longer by oneDNN (`benchmarks/bench_linear.py`). The same
 numbers up to rounding.
 """
 
@@ -36,13 +36,13 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN can do it and is worth calling. A trace knows only what is PyTorch's own."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
-    return onednn(x) and weight.dtype == x.dtype and x.numel() * len(weight) >= LEAST
+    return onednn(x) and x.dtype == weight.dtype == torch.float32 and x.numel() * len(weight) >= LEAST
 
 
-def onednn(x: Tensor, kinds: tuple[torch.dtype, ...] = (torch.float32,)) -> bool:
+def onednn(x: Tensor) -> bool:
     """Whether oneDNN can work on it."""
     there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return there and x.device.type == "cpu" and x.dtype in kinds
+    return there and x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16)
 
 
 class _Linear(torch.autograd.Function):

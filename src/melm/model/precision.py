@@ -1,6 +1,6 @@
-"""Products in bfloat16 on processors that are made for it: sums, stored numbers and everything between products stay in single
-precision. Seven times as many multiplications a second where there is AMX (`benchmarks/bench_precision.py`); on processors
-without it, many times fewer than in single precision.
+"""Layers in bfloat16 on processors that have instructions for it: what a layer takes and gives, and the gradients of its weights,
+have 8 bits there; weights, means over regions, losses and the optimizer stay in single precision
+(`benchmarks/bench_precision.py`). Other processors take many times as long for it as for single precision.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def bf16_is_fast(device: torch.device) -> bool:
-    """Whether this processor multiplies matrices of bfloat16 by instructions of its own (AMX)."""
+    """Whether this processor multiplies bfloat16 by instructions of its own: AVX-512 BF16 or AMX."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    abilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # not there before PyTorch 2.10
-    return bool(abilities.get("amx_bf16"))
+    try:
+        return bool(torch.cpu._is_avx512_bf16_supported())  # processors with AMX have it too; not a public name
+    except AttributeError:  # another PyTorch
+        return False
 
 
 def products(precision: str, device: torch.device) -> AbstractContextManager[object]:

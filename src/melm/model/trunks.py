@@ -47,7 +47,7 @@ class FrozenTrunk(nn.Module):
         self.backbone = backbone.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.scales, self.normal_size = scales, normal_size
         self.precision = precision
-        self._read_as: tuple[tuple[tuple[int, int], ...], Reading] | None = None
+        self._read_as: tuple[tuple[torch.dtype, tuple[tuple[int, int], ...]], Reading] | None = None
         self.of_map = Components(backbone.channels, components)
         names = backbone.classifier.out_features if backbone.classifier else 0
         self.of_names = Components(names, named, NOISE) if names and named else None
@@ -71,7 +71,8 @@ class FrozenTrunk(nn.Module):
 
     def reading(self) -> Reading:
         """The backbone as it is now, arranged to be read; arranged anew when its weights have changed or moved."""
-        now = tuple((t.data_ptr(), t._version) for t in (*self.backbone.parameters(), *self.backbone.buffers()))
+        weights = (*self.backbone.parameters(), *self.backbone.buffers())
+        now = self.kind, tuple((t.data_ptr(), t._version) for t in weights)
         if self._read_as is None or self._read_as[0] != now:
             self._read_as = now, self.backbone.reading(self.kind)
         return self._read_as[1]
@@ -230,10 +231,10 @@ class Components(nn.Module):
 class TunedTrunk(nn.Module):
     """A trunk that learns along, as in the paper: one scale and perhaps a flip at a time, RoI max pooling."""
 
-    def __init__(self, backbone: Backbone, surround: bool) -> None:
+    def __init__(self, backbone: Backbone, surround: bool, precision: str = "fp32") -> None:
         super().__init__()
         backbone.freeze()
-        self.backbone, self.surround = backbone, surround
+        self.backbone, self.surround, self.precision = backbone, surround, precision
 
     def look(self, pixels: Pixels, boxes: Tensor, scale: int | None, flip: bool = False) -> Regions:
         """What is pooled for boxes (N, 4) of an RGB image read with its larger side at `scale`: (N, P, P, C) each."""
@@ -243,7 +244,8 @@ class TunedTrunk(nn.Module):
         small = resized(mirrored(pixels) if flip else pixels, scale)
         shrink = boxes.new_tensor([small.shape[1] / pixels.shape[1], small.shape[0] / pixels.shape[0]]).repeat(2)
         image = self.backbone.normalise(torch.from_numpy(small).to(device))
-        return pool_regions(self.backbone, image, (boxes * shrink).to(device), self.surround)
+        with products(self.precision, device):
+            return pool_regions(self.backbone, image, (boxes * shrink).to(device), self.surround)
 
 
 class PooledHead(nn.Module):

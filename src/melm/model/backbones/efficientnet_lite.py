@@ -188,7 +188,8 @@ class _LookAround(torch.autograd.Function):
     def forward(ctx, x, weight, dilation):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(weight)
         ctx.dilation = dilation
-        return F.conv2d(x, weight, None, 1, "same", dilation, len(weight))
+        y = F.conv2d(x, weight, None, 1, "same", dilation, len(weight))
+        return y.to(x.dtype)  # single, if it multiplied in bf16
 
     @staticmethod
     def backward(ctx, gradient):  # type: ignore[no-untyped-def]

@@ -37,7 +37,7 @@ class Convolution:
         early = [padding % 2 for padding in all_of_it]
         padding = [of.stride[axis] * early[axis] + all_of_it[axis] // 2 for axis in (0, 1)]
         how = self.weight, self.shift
-        if onednn(x, (torch.float32, torch.bfloat16)):
+        if onednn(x):
             # by name: for a single image on one thread PyTorch would take 1x1 convolutions elsewhere, and ReLU6 apart
             after = ("hardtanh", [0.0, 6.0]) if self.active else ("none", [])
             y: Tensor = torch.ops.mkldnn._convolution_pointwise(
