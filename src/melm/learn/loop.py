@@ -301,9 +301,11 @@ def _look(
 
 def _add(weights: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
     for weight, gradient in zip(weights, gradients, strict=True):
-        if gradient is not None:
-            if weight.grad is None:  # its own, for several may have been given the same one; laid out as the weight
-                weight.grad = torch.zeros_like(weight)
+        if gradient is None:
+            continue
+        if weight.grad is None:  # its own, for several may have been given the same one; laid out as the weight
+            weight.grad = torch.empty_like(weight).copy_(gradient)
+        else:
             weight.grad += gradient
 
 

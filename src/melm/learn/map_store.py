@@ -67,7 +67,7 @@ class MapStore:
         try:
             with np.load(self.path(key), allow_pickle=False) as kept:
                 return [
-                    torch.from_numpy(kept[str(scale)].astype(np.float32)) if s in wanted else None
+                    torch.from_numpy(kept[str(scale)]).float() if s in wanted else None
                     for s, scale in enumerate(self.scales)
                 ]
         except Exception:  # gone, or damaged in one of the many ways a zip file can be

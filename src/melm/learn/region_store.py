@@ -55,7 +55,7 @@ class RegionStore:
         mapped = self.get(key)
         if mapped is None:
             raise MelmError(f"{self.path(key)}: gone or damaged. Run the same command again: it is made anew")
-        return Regions(*torch.from_numpy(np.asarray(mapped[:, some]).astype(np.float32)).unbind(0))
+        return Regions(*torch.from_numpy(np.array(mapped[:, some])).float().unbind(0))
 
     def put(self, key: str, regions: Regions) -> None:
         # beyond half precision's range there is nothing: a whitened component of 65504 is no measurement
