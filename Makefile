@@ -50,6 +50,7 @@ bench: setup
 	$(BIN)/python benchmarks/bench_proposals.py $(if $(DATA),--data $(DATA) --split val --images 60)
 	$(BIN)/python benchmarks/bench_trunk.py
 	$(BIN)/python benchmarks/bench_linear.py
+	$(BIN)/python benchmarks/bench_memory.py
 	$(BIN)/python benchmarks/bench_learning.py
 	$(BIN)/python benchmarks/bench_growth.py --plot docs/figures/growth.png
 	$(BIN)/python benchmarks/profile_step.py --preset fast --repeats 15 --out benchmarks/results/step-fast.json
