@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -42,22 +41,19 @@ class Look:
         self.device = next(students.parameters()).device
         self.seen = [None if one is None else one.to(self.device) for one in seen]
         self.asked = students.of(key)
+        self._named: list[Tensor] | None = None
 
     @torch.no_grad()
     def judged(self, output: Output) -> Output:
         """The same output with what the students say of the proposals, and what they and their teacher say together."""
-        said = self.students.joined(output, *self.first)
+        first = self.verdicts(torch.from_numpy(self.found.boxes))
+        said = self.students.joined(output, *first)
         if not self.config.looks_again or said.shift is None or said.fused is None:
             return said
         best = best_rows(said.fused, self.config.second_look)
         boxes, shift = torch.from_numpy(self.found.boxes)[best.cpu()], said.shift[best].cpu()
         again = self.verdicts(moved(boxes, shift, self.found.width, self.found.height))
-        return self.students.joined(output, *both_looks(self.first, again, best))
-
-    @cached_property
-    def first(self) -> Verdicts:
-        """Of the proposals where they are."""
-        return self.verdicts(torch.from_numpy(self.found.boxes))
+        return self.students.joined(output, *both_looks(first, again, best))
 
     @torch.no_grad()
     def verdicts(self, boxes: Tensor) -> Verdicts:
@@ -86,15 +82,18 @@ class Look:
         at_finest = torch.full((len(boxes),), finest)
         there = at_scales(boxes, at_finest, self.config.scales, found.width, found.height)[0][finest].to(self.device)
         parts, stride = region_parts(there), self.asked[0].stride
-        shares = [torch.stack(means(named, *parts, stride)) for named in self.named]  # type: ignore[arg-type]
+        shares = [torch.stack(means(named, *parts, stride)) for named in self.named()]  # type: ignore[arg-type]
         whole = covers(boxes, found.width, found.height).to(self.device)
         return named_as(torch.stack(shares).mean(dim=0), whole)
 
-    @cached_property
     def named(self) -> list[Tensor]:
-        """What those who are asked call the cells of the largest map, (h, w, K) each."""
-        with products(self.config.precision, self.device):
-            return [one.named(self.seen[self.config.finest]).contiguous() for one in self.asked]  # type: ignore[operator]
+        """What those who are asked call the cells of the largest map, (h, w, K) each; once for both looks."""
+        if (
+            self._named is None
+        ):  # no cached_property, which before Python 3.12 lets in one thread at a time, of all looks
+            with products(self.config.precision, self.device):
+                self._named = [one.named(self.seen[self.config.finest]).contiguous() for one in self.asked]  # type: ignore[operator]
+        return self._named
 
 
 def best_rows(fused: Tensor, count: int) -> Tensor:
