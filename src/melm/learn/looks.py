@@ -88,9 +88,8 @@ class Look:
 
     def named(self) -> list[Tensor]:
         """What those who are asked call the cells of the largest map, (h, w, K) each; once for both looks."""
-        if (
-            self._named is None
-        ):  # no cached_property, which before Python 3.12 lets in one thread at a time, of all looks
+        # no cached_property, which before Python 3.12 lets in one thread at a time, of all looks
+        if self._named is None:
             with products(self.config.precision, self.device):
                 self._named = [one.named(self.seen[self.config.finest]).contiguous() for one in self.asked]  # type: ignore[operator]
         return self._named
