@@ -75,7 +75,8 @@ def lessons_of(network: Network, config: RetrainConfig, random: np.random.Genera
             maps = trunk.student_maps(pixels, config.scales, config.fixed)
         seen = [map if len(some) else None for map, some in zip(maps, there, strict=True)]
         target = torch.from_numpy(random.integers(0, CLASSES + 1, len(wanted)))
-        rest = torch.zeros(len(wanted), 4), torch.ones(len(wanted)) / 96, torch.ones(CLASSES)
+        share = torch.ones(len(wanted)) / len(wanted)
+        rest = torch.zeros(len(wanted), 4), share, share, torch.ones(CLASSES)
         cells = None
         if config.names_cells:
             some = maps[config.finest].flatten(0, 1)[: 2 * config.cells]
