@@ -55,6 +55,12 @@ def works(threads: int) -> dict[str, Callable[[], object]]:
     )
     lessons = lessons_of(network, config, random)
     images = [(draw_scene(seed, (WIDTH, HEIGHT)).pixels, some_boxes(random, 800)) for seed in range(threads)]
+    before = [
+        (draw_scene(seed, (WIDTH - 9 * seed, HEIGHT - 5 * seed)).pixels, some_boxes(random, 700 + seed))
+        for seed in range(24)
+    ]
+    with torch.inference_mode(), side_by_side(threads) as pool:  # as in a recipe, where images are read before
+        list(pool.map(lambda one: trunk.student_maps(one[0], SCALES, True) and trunk.look(*one, None), before))
 
     with torch.no_grad():
         maps = trunk.student_maps(images[0][0], SCALES, True)
