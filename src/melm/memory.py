@@ -30,7 +30,7 @@ def keep_freed_memory() -> None:
     if not mallopt(M_MMAP_THRESHOLD, 1 << 30) and not mallopt(M_MMAP_THRESHOLD, 32 << 20):
         return
     mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-    # Threads with an arena each do not wait for one another (`benchmarks/bench_memory.py`). An arena gives whole heaps back unless
-    # it wants as much to spare.
+    # Threads with an arena each do not wait for one another (`benchmarks/bench_memory.py`).
+    # An arena gives whole heaps back unless it wants as much to spare.
     mallopt(M_TOP_PAD, HEAP)
     mallopt(M_ARENA_MAX, (os.cpu_count() or 1) + 2)
