@@ -133,7 +133,7 @@ def test_output_into_a_closed_pipe(tmp_path):
     ],
 )
 def test_what_is_not_said_of_proposals_is_the_presets(given, boxes):
-    options = dict.fromkeys(("backbone", "weights", "weights_sha256", "file", "file_boxes", "method"))
+    options = dict.fromkeys(("backbone", "weights", "weights_sha256", "precision", "file", "file_boxes", "method"))
     options |= {"proposal_method": None, "max_boxes": None, "preset": "fast", "changes": (), **given}
     config, ready_made = learning_config(options, {})
     assert (config.proposals.method, config.proposals.max_boxes) == boxes and ready_made is None

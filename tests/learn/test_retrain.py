@@ -316,7 +316,7 @@ def test_what_student_and_teacher_say_together(taught, small_scenes, shared_cach
     pixels = read_image(small_scenes / "test" / "00001.jpg")
     found = compute_proposals(pixels, detector.proposal_settings)
     (output,) = detector.outputs(pixels, found)
-    _, shift, cells = Look(detector.students, detector.students.inputs(detector.network, pixels), found).first
+    _, shift, cells = Look(detector.students, detector.students.inputs(detector.network, pixels), found).first()
     assert cells.shape == (len(found), len(detector.classes)) and cells.std() > 0
     torch.testing.assert_close(output.shift, 1.75 * shift)  # boxes move farther than students say
     assert (output.fused <= 0).all()  # a score is at most 1
@@ -369,9 +369,11 @@ def test_a_second_look(taught, small_scenes, shared_cache, flip):
     )
     assert torch.equal(twice.shift, once.shift)
     places = moved(torch.from_numpy(found.boxes), once.shift, found.width, found.height)[best]
-    there = Look(students, seen, replace(found, boxes=places.numpy()), flip=flip).first  # as if they were the proposals
+    there = Look(
+        students, seen, replace(found, boxes=places.numpy()), flip=flip
+    ).first()  # as if they were the proposals
     torch.testing.assert_close(twice.student[best], (once.student[best] + there.student) / 2)
-    first = look.first
+    first = look.first()
     gained = twice.fused[best] - once.fused[best]
     expected = (twice.student - once.student)[best, :-1] + 0.5 * (there.cells - first.cells[best]) / 2
     torch.testing.assert_close(gained, expected, rtol=1e-4, atol=1e-4)
@@ -742,7 +744,7 @@ def test_all_students_read_the_same_of_stages_that_stay(taught, small_scenes, sh
     lessons, detector = lessons_of(taught, small_scenes)
     students, key = detector.students, lessons.ready.keys[0]
     found, seen = lessons.ready.proposals.get(key), lessons.maps.get(key)
-    log_prob, shift, cells = Look(students, seen, found).first
+    log_prob, shift, cells = Look(students, seen, found).first()
     there, rows = students.divided(torch.from_numpy(found.boxes), found.width, found.height)
     with torch.no_grad():
         said = [one(seen, there) for one in students.students]

@@ -46,7 +46,7 @@ class Look:
     @torch.no_grad()
     def judged(self, output: Output) -> Output:
         """The same output with what the students say of the proposals, and what they and their teacher say together."""
-        first = self.verdicts(torch.from_numpy(self.found.boxes))
+        first = self.first()
         said = self.students.joined(output, *first)
         if not self.config.looks_again or said.shift is None or said.fused is None:
             return said
@@ -54,6 +54,10 @@ class Look:
         boxes, shift = torch.from_numpy(self.found.boxes)[best.cpu()], said.shift[best].cpu()
         again = self.verdicts(moved(boxes, shift, self.found.width, self.found.height))
         return self.students.joined(output, *both_looks(first, again, best))
+
+    def first(self) -> Verdicts:
+        """Of the proposals where they are."""
+        return self.verdicts(torch.from_numpy(self.found.boxes))
 
     @torch.no_grad()
     def verdicts(self, boxes: Tensor) -> Verdicts:
