@@ -4,7 +4,8 @@
 
 The C library settles how many arenas there are when a process has its first thread, so that each side is a process of its own, in
 turn, on the same random numbers: steps of retraining on stored maps, four images side by side while those of the next steps are
-loaded; and a frozen trunk reading an image a thread. Medians, ratios and the most memory are printed and written as JSON.
+loaded; and a frozen trunk reading an image a thread. Images of 24 sizes are read before, as in a recipe: the longer a process has
+worked, the longer a search for free memory takes. Medians, ratios and the most memory are printed and written as JSON.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def works(threads: int) -> dict[str, Callable[[], object]]:
         (draw_scene(seed, (WIDTH - 9 * seed, HEIGHT - 5 * seed)).pixels, some_boxes(random, 700 + seed))
         for seed in range(24)
     ]
-    with torch.inference_mode(), side_by_side(threads) as pool:  # as in a recipe, where images are read before
+    with torch.inference_mode(), side_by_side(threads) as pool:
         list(pool.map(lambda one: trunk.student_maps(one[0], SCALES, True) and trunk.look(*one, None), before))
 
     with torch.no_grad():
@@ -72,12 +73,11 @@ def works(threads: int) -> dict[str, Callable[[], object]]:
 
     def step() -> None:
         with side_by_side(threads) as pool, ThreadPoolExecutor(1) as loader:
-            coming = [loader.submit(load) for _ in lessons]
             for _ in range(40):
+                coming = [loader.submit(load) for _ in lessons]
                 one_step(learner, learner.step, enumerate(lessons), len(lessons), 0.3, pool)
                 for one in coming:
                     one.result()
-                coming = [loader.submit(load) for _ in lessons]
 
     def read() -> None:
         with torch.inference_mode(), side_by_side(threads) as pool:

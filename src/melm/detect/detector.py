@@ -111,8 +111,8 @@ class Detector:
 
     def exact(self) -> Detector:
         """The same in single precision, if it learned in another."""
-        spoken = {self.network.precision, self.students.config.precision if self.students else "fp32"}
-        if spoken == {"fp32"}:
+        learned_in = {self.network.precision, self.students.config.precision if self.students else "fp32"}
+        if learned_in == {"fp32"}:
             return self
         other = deepcopy(self)
         other.network.precision = other.network.trunk.precision = "fp32"
